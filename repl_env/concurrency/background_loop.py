@@ -193,17 +193,17 @@ class _Loop:
 
     def wait_for_end(self, work: _Work[Any]) -> None:
         """Wait until the cancelled `work` has ended, for a limited time."""
-        ended = threading.Event()
+        work_ended = threading.Event()
 
         def look() -> None:  # queued after the start of the work
             if work.task is None:
-                ended.set()
+                work_ended.set()
             else:
-                work.task.add_done_callback(lambda _: ended.set())
+                work.task.add_done_callback(lambda _: work_ended.set())
 
         if self.process == os.getpid() and not self.loop.is_closed():
             self.loop.call_soon_threadsafe(look)
-            ended.wait(_END_TIMEOUT)
+            work_ended.wait(_END_TIMEOUT)
 
     def _run_loop(self) -> None:
         asyncio.set_event_loop(self.loop)
@@ -214,11 +214,11 @@ class _Loop:
                 except (KeyboardInterrupt, SystemExit):
                     continue  # a task's exception belongs to its caller; other tasks go on
                 break
-            left = asyncio.all_tasks(self.loop)
-            for task in left:
+            tasks = asyncio.all_tasks(self.loop)
+            for task in tasks:
                 task.cancel()
-            if left:
-                self.loop.run_until_complete(asyncio.wait(left, timeout=_END_TIMEOUT))
+            if tasks:
+                self.loop.run_until_complete(asyncio.wait(tasks, timeout=_END_TIMEOUT))
             self.loop.run_until_complete(self.loop.shutdown_asyncgens())
         finally:
             self.loop.close()

@@ -81,13 +81,13 @@ async def _to_its_end(doing: Future[T]) -> T:
 
 
 async def _end(doing: Future[Any]) -> None:
-    ended = asyncio.wrap_future(doing)
-    while not ended.done():
+    future = asyncio.wrap_future(doing)
+    while not future.done():
         try:
-            await asyncio.wait([ended])
+            await asyncio.wait([future])
         except asyncio.CancelledError:
             continue  # cancelled again; the caller of `offload` gets the cancellation at the end
-    ended.exception()
+    future.exception()
 
 
 def check_deadline(*, long: bool = False) -> None:

@@ -26,7 +26,7 @@ def check_takes(function: Callable[..., Any], what: str, name: str) -> None:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
         return
-    if not any(accepts(function, *given) for given in ((None,), (None, None))):
+    if not any(accepts(function, *arguments) for arguments in ((None,), (None, None))):
         raise TypeError(f"{name} must take ({what}) or ({what}, model), not {signature}")
 
 

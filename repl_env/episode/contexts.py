@@ -129,15 +129,15 @@ def resolve(
     """
     if isinstance(context, Context):
         return context
-    given = default if context is None and not _named(preset, NAME) else context
+    single_context = default if context is None and not _named(preset, NAME) else context
     origin = sandbox_provider if preset else None
     if not isinstance(contexts, Mapping | None):
         raise TypeError(f"contexts must be a dict, not {type(contexts).__name__}")
     named = dict(contexts or {})
-    if given is not None:
+    if single_context is not None:
         if NAME in named and context is not None:
             raise ValueError("contexts must not have the name 'context' when context is given")
-        named = {NAME: given, **named}
+        named = {NAME: single_context, **named}
     elif (
         not named
         and not preset
@@ -152,10 +152,10 @@ def resolve(
             raise TypeError(f"contexts: {name!r} must be a str, not {type(name).__name__}")
         if _named(preset, name):
             raise ValueError(f"uploads: {name!r} is given as a context as well")
-    alone = NAME if given is not None else None
+    alone = NAME if single_context is not None else None
     parts = *(_part(name, value, alone) for name, value in named.items()), *preset
-    shown = _preview(parts, mode, preview_length)
-    return Context(parts, None if shown is None else replace_surrogates(shown), origin)
+    preview = _preview(parts, mode, preview_length)
+    return Context(parts, None if preview is None else replace_surrogates(preview), origin)
 
 
 def _named(parts: tuple[ContextPart, ...], name: str) -> bool:
@@ -191,8 +191,8 @@ def _preview(parts: tuple[ContextPart, ...], mode: Preview, length: int) -> str 
     each = preview_share([part.name for part in parts], length)
     if len(parts) == 1 and parts[0].name == NAME:
         return parts[0].preview(mode, each)
-    shown = ((part.name, part.preview(mode, each)) for part in parts)
-    return "\n".join(f"{name}: {text}" for name, text in shown if text is not None) or None
+    previews = ((part.name, part.preview(mode, each)) for part in parts)
+    return "\n".join(f"{name}: {text}" for name, text in previews if text is not None) or None
 
 
 def preview_share(names: Sequence[str], length: int) -> int:

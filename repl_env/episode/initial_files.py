@@ -66,19 +66,19 @@ def _path(path: object) -> str:
     return str(PurePosixPath(path))
 
 
-def _content(path: str, given: object, max_bytes: int) -> bytes:
-    if isinstance(given, Path):
-        if given.stat().st_size > max_bytes:
+def _content(path: str, data: object, max_bytes: int) -> bytes:
+    if isinstance(data, Path):
+        if data.stat().st_size > max_bytes:
             raise _no_room(EFBIG, path, max_bytes, "file_size")
-        given = given.read_bytes()
-    elif isinstance(given, str):
+        data = data.read_bytes()
+    elif isinstance(data, str):
         try:
-            given = given.encode("utf-8")
+            data = data.encode("utf-8")
         except UnicodeEncodeError as error:
             raise ValueError(f"files: {path!r}: {error}") from None
-    if not isinstance(given, (bytes, bytearray, memoryview)):
-        raise TypeError(f"files: {path!r} must be bytes, str or a Path, not {type(given).__name__}")
-    content = bytes(given)
+    if not isinstance(data, (bytes, bytearray, memoryview)):
+        raise TypeError(f"files: {path!r} must be bytes, str or a Path, not {type(data).__name__}")
+    content = bytes(data)
     if len(content) > max_bytes:
         raise _no_room(EFBIG, path, max_bytes, "file_size")
     return content

@@ -247,13 +247,13 @@ class Episode:
         result.stdout = f"{on_new_line(result.stdout)}{message}"
         usage = Usage(**observation.metadata["usage"])
         kind = observation.metadata["error_kind"] or ("budget" if used_up else None)
-        ended = self._observe(result, kind, usage)
-        ended.metadata |= {
+        last_observation = self._observe(result, kind, usage)
+        last_observation.metadata |= {
             name: value
             for name, value in observation.metadata.items()
-            if name not in ended.metadata
+            if name not in last_observation.metadata
         }
-        return ended
+        return last_observation
 
     def _kind(self, failed: ObservedFailure | None) -> str | None:
         kind = failed.kind if failed else None

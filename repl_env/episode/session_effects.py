@@ -85,8 +85,8 @@ def roll_back(session: Any, episode: Episode, cells: int) -> Effects[tuple[str, 
 def _know_names(session: Any, episode: Episode) -> Effects[None]:
     """Read the names in the session, and load the context if it is missing."""
     found = yield session.variables
-    given = {part.name for part in episode.config.context.parts}
-    if given - {variable.name for variable in found}:
+    context_names = {part.name for part in episode.config.context.parts}
+    if context_names - {variable.name for variable in found}:
         yield from load_context(session, episode.config.context)
         found = yield session.variables
     episode.reset_names(found)

@@ -45,15 +45,15 @@ async def score(metric: Metric, expected: JSON, text: str, value: JSON) -> float
     return number
 
 
-def check_metric(given: Any) -> Metric:
-    """`given` if it takes what a metric is given; TypeError if not.
+def check_metric(value: Any) -> Metric:
+    """`value` if it takes what a metric is given; TypeError if not.
 
     One whose signature tells nothing may be right.
     """
     requirement = "metric must be a function of (expected, text, value), as RUBRICS['exact'] is"
-    if isinstance(given, type) or not callable(given):
-        raise TypeError(f"{requirement}, not {given!r:.80}")
-    metric: Metric = given
+    if isinstance(value, type) or not callable(value):
+        raise TypeError(f"{requirement}, not {value!r:.80}")
+    metric: Metric = value
     try:
         signature = inspect.signature(metric)
     except (TypeError, ValueError):

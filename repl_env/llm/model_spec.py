@@ -65,9 +65,9 @@ class LLM:
 
 def check_forms(llm: LLM | None, llm_model: str | None, hf_token: str | None) -> None:
     """Raise TypeError naming the argument if both forms were given, or a type is wrong."""
-    for name, given in (("llm_model", llm_model), ("hf_token", hf_token)):
-        if not isinstance(given, str | None):
-            raise TypeError(f"{name} must be a str, not {type(given).__name__}")
+    for name, value in (("llm_model", llm_model), ("hf_token", hf_token)):
+        if not isinstance(value, str | None):
+            raise TypeError(f"{name} must be a str, not {type(value).__name__}")
     if not isinstance(llm, LLM | None):
         message = "llm must be an LLM (from repl_env import LLM)"
         raise TypeError(f"{message}, not {type(llm).__name__}")

@@ -116,12 +116,12 @@ class REPLRubric(Rubric):
         return outcome
 
 
-def check_rubric(given: Any, name: str) -> None:
-    """Raise TypeError naming the argument, unless `given` is a rubric of this package or
+def check_rubric(value: Any, name: str) -> None:
+    """Raise TypeError naming the argument, unless `value` is a rubric of this package or
     another.
     """
-    if isinstance(given, type) or not (callable(given) and hasattr(given, "reset")):
-        kind = getattr(given, "__name__", repr(given))
+    if isinstance(value, type) or not (callable(value) and hasattr(value, "reset")):
+        kind = getattr(value, "__name__", repr(value))
         hint = "CustomMetricRubric(function) makes one of a function"
         raise TypeError(f"{name} must be a rubric, as ExactMatchRubric() is, not {kind}; {hint}")
 

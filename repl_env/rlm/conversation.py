@@ -228,19 +228,19 @@ class RunConversation(AsyncCloseable):
         self._preview = first.observation.context_preview
 
     def _open_trajectory(self) -> None:
-        given = self._tree_config.trajectory
-        if given is None:
+        destination = self._tree_config.trajectory
+        if destination is None:
             return
         from repl_env.rlm.trajectory.trajectory_writer import TrajectoryWriter
 
-        if isinstance(given, TrajectoryWriter):
-            self._recorder.writer = given
+        if isinstance(destination, TrajectoryWriter):
+            self._recorder.writer = destination
             return
         named = dict(self._initial_arguments["contexts"] or {})
         if self._initial_arguments["context"] is not None:
             named["context"] = self._initial_arguments["context"]
         writer = TrajectoryWriter(
-            given,
+            destination,
             contexts=named,
             settings=self._tree_config.settings(self._initial_arguments["seed"]),
             secrets=_secrets(self._tree_config.model_argument, self._llm),
@@ -259,9 +259,9 @@ class RunConversation(AsyncCloseable):
         RUNS.wait_for(self.close())
 
 
-def _secrets(*given: object) -> list[str]:
+def _secrets(*values: object) -> list[str]:
     """Return the secrets that no file may hold, in any text."""
-    known = [each for each in given if isinstance(each, LLM)]
+    known = [each for each in values if isinstance(each, LLM)]
     from repl_env.rlm.trajectory.trajectory_writer import SHORTEST_SECRET
 
     texts = [text for llm in known for text in (llm.api_key or "", *llm.headers.values())]

@@ -10,30 +10,30 @@ from repl_env.interfaces import Message
 _ROLES = ("user", "assistant")
 
 
-def checked_examples(given: Any) -> tuple[tuple[Message, ...], ...]:
-    """Return the conversations in `given`, each without its system message.
+def checked_examples(value: Any) -> tuple[tuple[Message, ...], ...]:
+    """Return the conversations in `value`, each without its system message.
 
     A conversation is a list of messages, as in `RLMRunResult.messages`: user and assistant
     alternate, and
-    the assistant has the last message. `given` is a list of conversations, or a single one.
+    the assistant has the last message. `value` is a list of conversations, or a single one.
 
     Raises:
         TypeError, ValueError: naming the message in `examples`.
     """
-    if not _is_list(given):
-        raise TypeError(f"examples must be a list of conversations, not {type(given).__name__}")
-    alone = bool(given) and isinstance(given[0], Mapping)
-    conversations = [given] if alone else given
+    if not _is_list(value):
+        raise TypeError(f"examples must be a list of conversations, not {type(value).__name__}")
+    alone = bool(value) and isinstance(value[0], Mapping)
+    conversations = [value] if alone else value
     return tuple(
         _conversation(messages, "examples" if alone else f"examples[{number}]")
         for number, messages in enumerate(conversations)
     )
 
 
-def _conversation(given: Any, name: str) -> tuple[Message, ...]:
-    if not _is_list(given):
-        raise TypeError(f"{name} must be a list of messages, not {type(given).__name__}")
-    messages = [_message(each, f"{name}[{place}]") for place, each in enumerate(given)]
+def _conversation(value: Any, name: str) -> tuple[Message, ...]:
+    if not _is_list(value):
+        raise TypeError(f"{name} must be a list of messages, not {type(value).__name__}")
+    messages = [_message(each, f"{name}[{place}]") for place, each in enumerate(value)]
     system = bool(messages) and messages[0]["role"] == "system"
     turns = messages[system:]
     for place, message in enumerate(turns):
@@ -45,13 +45,13 @@ def _conversation(given: Any, name: str) -> tuple[Message, ...]:
     return tuple(turns)
 
 
-def _message(given: Any, name: str) -> Message:
-    if not isinstance(given, Mapping) or not {"role", "content"} <= given.keys():
+def _message(value: Any, name: str) -> Message:
+    if not isinstance(value, Mapping) or not {"role", "content"} <= value.keys():
         raise TypeError(f"{name} must be a message: a dict with 'role' and 'content'")
-    if not isinstance(given["content"], str):
-        raise TypeError(f"{name}['content'] must be a str, not {type(given['content']).__name__}")
-    return {"role": str(given["role"]), "content": given["content"]}
+    if not isinstance(value["content"], str):
+        raise TypeError(f"{name}['content'] must be a str, not {type(value['content']).__name__}")
+    return {"role": str(value["role"]), "content": value["content"]}
 
 
-def _is_list(given: object) -> bool:
-    return isinstance(given, Sequence) and not isinstance(given, (str, bytes))
+def _is_list(value: object) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, (str, bytes))

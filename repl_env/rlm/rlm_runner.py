@@ -319,20 +319,20 @@ def _environment_maker(
     return maker
 
 
-def _check_on_event(given: object) -> None:
-    if given is not None and not callable(given):
-        raise TypeError(f"on_event must be a function of events, not {type(given).__name__}")
-    if inspect.iscoroutinefunction(given):
+def _check_on_event(handler: object) -> None:
+    if handler is not None and not callable(handler):
+        raise TypeError(f"on_event must be a function of events, not {type(handler).__name__}")
+    if inspect.iscoroutinefunction(handler):
         raise TypeError("on_event must be a plain function: it is called, and not awaited")
 
 
-def _check_trajectory(given: object) -> None:
-    if given is None or isinstance(given, (str, os.PathLike)):
+def _check_trajectory(destination: object) -> None:
+    if destination is None or isinstance(destination, (str, os.PathLike)):
         return
     from repl_env.rlm.trajectory.trajectory_writer import TrajectoryWriter
 
-    if not isinstance(given, TrajectoryWriter):
-        kind = type(given).__name__
+    if not isinstance(destination, TrajectoryWriter):
+        kind = type(destination).__name__
         raise TypeError(f"trajectory must be a path or a TrajectoryWriter, not {kind}")
 
 

@@ -63,7 +63,7 @@ def rerun(
     """
     if any(each.began is None for each in trajectory.roots):
         raise ValueError("what the root was asked is not recorded")
-    given = given_contexts(trajectory, contexts or {})
+    all_contexts = given_contexts(trajectory, contexts or {})
     seed: Any = trajectory.settings.get("seed")
     events: list[AnyEvent] = []
     started = asyncio.Event()
@@ -75,7 +75,7 @@ def rerun(
     model = ReplayModel(trajectory, allow_changed_prompts=True)
     rlm = RLM(model, on_event=on_event, **_rlm_arguments(trajectory, arguments))
     try:
-        with rlm.conversation(contexts=given, seed=seed) as talk:
+        with rlm.conversation(contexts=all_contexts, seed=seed) as talk:
             for each in trajectory.roots:
                 with suppress(ModelError):
                     RUNS.wait_for(_ask_again(talk, each, started))

@@ -90,6 +90,6 @@ class RunTreeConfig:
         }
 
 
-def model_given(given: object, name: str) -> ChatModel | NamedModel:
+def model_given(value: object, name: str) -> ChatModel | NamedModel:
     """Return the argument of this name as a model, or as a model that opens on use."""
-    return NamedModel(given, name) if isinstance(given, LLM) else as_model(given, name)
+    return NamedModel(value, name) if isinstance(value, LLM) else as_model(value, name)

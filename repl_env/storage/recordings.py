@@ -129,9 +129,9 @@ def replay(
     return tuple(found)
 
 
-def _seconds(given: Any) -> float | None:
+def _seconds(value: Any) -> float | None:
     """Return a recorded time limit; TypeError or ValueError if it is not one."""
-    return None if given is None else float(finite(given, "timeouts"))
+    return None if value is None else float(finite(value, "timeouts"))
 
 
 def _differences(

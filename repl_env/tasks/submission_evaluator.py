@@ -94,8 +94,8 @@ class Evaluator:
         if not isinstance(files, Mapping):
             raise TypeError(f"files must be a dict of contents, not {type(files).__name__}")
         began = time.monotonic()
-        given = {path: _bytes(path, content) for path, content in files.items()}
-        submission = Submission(self.task, self.sandbox_provider, given)
+        contents = {path: _bytes(path, content) for path, content in files.items()}
+        submission = Submission(self.task, self.sandbox_provider, contents)
         try:
             submission.begin()
             scored = None if submission.failure else self._scored(submission)
@@ -222,11 +222,11 @@ class EvaluatorFunctions:
 
 
 def _limits(task: Task, sandbox_provider: SandboxProvider) -> Limits:
-    given = sandbox_provider.limits
-    memory = given.memory if task.limits.memory is None else task.limits.memory
+    limits = sandbox_provider.limits
+    memory = limits.memory if task.limits.memory is None else task.limits.memory
     seconds = task.limits.evaluation
     return replace(
-        given,
+        limits,
         memory=memory,
         timeout=seconds,
         host_timeout=2 * seconds + task.limits.call + 30.0,

@@ -95,52 +95,52 @@ def read_task(directory: Path, hidden: Path | None = None) -> Task:
         raise TaskError(f"{file}: {error.strerror or error}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise TaskError(f"{file}: {error}") from error
-    given = TaskFields(file, table)
+    task_fields = TaskFields(file, table)
     read = _harbor if _HARBOR_KEYS & table.keys() else _native
-    return read(directory, hidden or directory, given)
+    return read(directory, hidden or directory, task_fields)
 
 
-def _native(directory: Path, hidden: Path, given: TaskFields) -> Task:
-    given.check_known(_KEYS)
+def _native(directory: Path, hidden: Path, task_fields: TaskFields) -> Task:
+    task_fields.check_known(_KEYS)
     return Task(
-        name=_named(given, directory),
+        name=_named(task_fields, directory),
         directory=directory,
         hidden=hidden,
-        instruction=_instruction(directory, given),
-        packages=_packages(given),
-        split=given.text("split", "train"),
-        difficulty=_optional(given, "difficulty"),
-        group=_optional(given, "group"),
-        limits=_limits(given.table_at("limits")),
+        instruction=_instruction(directory, task_fields),
+        packages=_packages(task_fields),
+        split=task_fields.text("split", "train"),
+        difficulty=_optional(task_fields, "difficulty"),
+        group=_optional(task_fields, "group"),
+        limits=_limits(task_fields.table_at("limits")),
         evaluator=_evaluator(directory / "evaluator"),
-        **_scored(given),
+        **_scored(task_fields),
     )
 
 
-def _harbor(directory: Path, hidden: Path, given: TaskFields) -> Task:
-    metadata = given.table_at("metadata")
+def _harbor(directory: Path, hidden: Path, task_fields: TaskFields) -> Task:
+    metadata = task_fields.table_at("metadata")
     extension = metadata.table_at(_EXTENSION_KEY)
     extension.check_known(_KEYS - {"name", "instruction", "difficulty"})
-    task = given.table_at("task")
+    task = task_fields.table_at("task")
     limits: dict[str, Any] = {
-        "call": given.table_at("verifier").number("timeout_sec", 60.0),
-        "evaluation": given.table_at("verifier").number("timeout_sec", 60.0),
-        "cell": given.table_at("agent").number("timeout_sec", 30.0),
+        "call": task_fields.table_at("verifier").number("timeout_sec", 60.0),
+        "evaluation": task_fields.table_at("verifier").number("timeout_sec", 60.0),
+        "cell": task_fields.table_at("agent").number("timeout_sec", 30.0),
     }
-    memory = given.table_at("environment").table.get("memory_mb")
+    memory = task_fields.table_at("environment").table.get("memory_mb")
     if memory is not None:
-        limits["memory"] = f"{int(given.table_at('environment').number('memory_mb'))}MiB"
+        limits["memory"] = f"{int(task_fields.table_at('environment').number('memory_mb'))}MiB"
     return Task(
         name=_named(task, directory),
         directory=directory,
         hidden=hidden,
-        instruction=_instruction(directory, given),
+        instruction=_instruction(directory, task_fields),
         packages=_packages(extension),
         split=extension.text("split", "train"),
         difficulty=_optional(metadata, "difficulty"),
         group=_optional(extension, "group") or _optional(metadata, "category"),
         limits=_limits(
-            TaskFields(given.file, limits | extension.table_at("limits").table, "limits")
+            TaskFields(task_fields.file, limits | extension.table_at("limits").table, "limits")
         ),
         evaluator=_evaluator(directory / "tests"),
         layout="harbor",
@@ -148,13 +148,13 @@ def _harbor(directory: Path, hidden: Path, given: TaskFields) -> Task:
     )
 
 
-def _scored(given: TaskFields, *, harbor: bool = False) -> dict[str, Any]:
+def _scored(task_fields: TaskFields, *, harbor: bool = False) -> dict[str, Any]:
     """Read the submission and its metric. Harbor's rewards go from 0 to 1 by default."""
-    metric = given.text("metric", "reward" if harbor else None)
-    direction = given.text("direction", "maximize" if harbor else None)
+    metric = task_fields.text("metric", "reward" if harbor else None)
+    direction = task_fields.text("direction", "maximize" if harbor else None)
     if direction not in ("maximize", "minimize"):
-        raise given.error("direction", f'must be "maximize" or "minimize", not {direction!r}')
-    scores = given.table_at("scores")
+        raise task_fields.error("direction", f'must be "maximize" or "minimize", not {direction!r}')
+    scores = task_fields.table_at("scores")
     scores.check_known(frozenset({"baseline", "reference"}))
     baseline = scores.number("baseline", 0.0 if harbor else None)
     reference = scores.number("reference", 1.0 if harbor else None)
@@ -162,90 +162,92 @@ def _scored(given: TaskFields, *, harbor: bool = False) -> dict[str, Any]:
         raise scores.error("reference", "is too far from the baseline")
     if (reference <= baseline) if direction == "maximize" else (reference >= baseline):
         raise scores.error("reference", "must be better than the baseline, by the direction")
-    submission = given.texts("submission")
+    submission = task_fields.texts("submission")
     if not submission and not harbor:
-        raise given.error("submission", "must name the files of a submission")
+        raise task_fields.error("submission", "must name the files of a submission")
     for path in submission:
-        _check_path(given, path)
+        _check_path(task_fields, path)
     return {
         "metric": metric,
         "direction": direction,
         "baseline": baseline,
         "reference": reference,
         "submission": submission,
-        "module": _module(given, submission),
+        "module": _module(task_fields, submission),
     }
 
 
-def _module(given: TaskFields, submission: tuple[str, ...]) -> str | None:
-    module = _optional(given, "module")
+def _module(task_fields: TaskFields, submission: tuple[str, ...]) -> str | None:
+    module = _optional(task_fields, "module")
     if module is None:
         return None
     if not all(part.isidentifier() for part in module.split(".")):
-        raise given.error("module", f"must name a module, not {module!r}")
+        raise task_fields.error("module", f"must name a module, not {module!r}")
     if module.replace(".", "/") + ".py" not in submission:
-        raise given.error("module", f"{module!r} is not among the files of `submission`")
+        raise task_fields.error("module", f"{module!r} is not among the files of `submission`")
     return module
 
 
-def _check_path(given: TaskFields, path: str) -> None:
+def _check_path(task_fields: TaskFields, path: str) -> None:
     parts = PurePosixPath(path).parts
     if not parts or path.startswith("/") or ".." in parts or "\0" in path or parts[0] == "data":
-        raise given.error("submission", f"{path!r} is not a path in the workspace, outside data/")
+        raise task_fields.error(
+            "submission", f"{path!r} is not a path in the workspace, outside data/"
+        )
 
 
-def _limits(given: TaskFields) -> TaskLimits:
+def _limits(task_fields: TaskFields) -> TaskLimits:
     kinds = {each.name: each for each in fields(TaskLimits)}
-    given.check_known(frozenset(kinds))
+    task_fields.check_known(frozenset(kinds))
     values: dict[str, Any] = {}
-    for name in given.table:
+    for name in task_fields.table:
         if name == "memory":
-            values[name] = given.text(name)
+            values[name] = task_fields.text(name)
             continue
-        number = given.number(name)
+        number = task_fields.number(name)
         if number <= 0:
-            raise given.error(name, "must be more than 0")
+            raise task_fields.error(name, "must be more than 0")
         if name in ("steps", "validations") and not number.is_integer():
-            raise given.error(name, "must be a whole number")
+            raise task_fields.error(name, "must be a whole number")
         values[name] = int(number) if name in ("steps", "validations") else number
     if "memory" in values:
-        _check_size(given, values["memory"])
+        _check_size(task_fields, values["memory"])
     return TaskLimits(**values)
 
 
-def _check_size(given: TaskFields, memory: str) -> None:
+def _check_size(task_fields: TaskFields, memory: str) -> None:
     from repl_sandbox.types import Limits
 
     try:
         Limits(memory=memory)
     except ValueError as error:
-        raise given.error("memory", str(error)) from error
+        raise task_fields.error("memory", str(error)) from error
 
 
-def _packages(given: TaskFields) -> tuple[str, ...]:
-    packages = given.texts("packages")
+def _packages(task_fields: TaskFields) -> tuple[str, ...]:
+    packages = task_fields.texts("packages")
     for name in packages:
         if _PACKAGE.fullmatch(name) is None:
-            raise given.error("packages", f"{name!r} is not the name of a distribution")
+            raise task_fields.error("packages", f"{name!r} is not the name of a distribution")
     return packages
 
 
-def _named(given: TaskFields, directory: Path) -> str:
+def _named(task_fields: TaskFields, directory: Path) -> str:
     # Harbor's names are "organisation/name".
-    name = given.text("name", directory.resolve().name).rpartition("/")[2]
+    name = task_fields.text("name", directory.resolve().name).rpartition("/")[2]
     if _NAME.fullmatch(name) is None:
-        raise given.error("name", f"must be letters, digits, '.', '_' and '-', not {name!r}")
+        raise task_fields.error("name", f"must be letters, digits, '.', '_' and '-', not {name!r}")
     return name
 
 
-def _instruction(directory: Path, given: TaskFields) -> str:
-    if "instruction" in given.table:
-        return given.text("instruction")
+def _instruction(directory: Path, task_fields: TaskFields) -> str:
+    if "instruction" in task_fields.table:
+        return task_fields.text("instruction")
     file = directory / "instruction.md"
     try:
         text = file.read_text(encoding="utf-8")
     except OSError as error:
-        raise given.error("instruction", f"is missing, and so is {file.name}") from error
+        raise task_fields.error("instruction", f"is missing, and so is {file.name}") from error
     except UnicodeDecodeError as error:
         raise TaskError(f"{file}: {error}") from error
     if not text.strip():
@@ -257,8 +259,8 @@ def _evaluator(folder: Path) -> Path | None:
     return folder if (folder / EVALUATOR_FILE).is_file() else None
 
 
-def _optional(given: TaskFields, key: str) -> str | None:
-    return given.text(key) if key in given.table else None
+def _optional(task_fields: TaskFields, key: str) -> str | None:
+    return task_fields.text(key) if key in task_fields.table else None
 
 
 def described(tasks: Mapping[str, Task]) -> str:

@@ -40,10 +40,10 @@ def reentrant_request_error() -> RuntimeError:
     )
 
 
-def check_named(name: str, given: object) -> None:
+def check_named(name: str, value: object) -> None:
     """Raise TypeError naming the argument, unless it is None or a mapping."""
-    if not isinstance(given, Mapping | None):
-        raise TypeError(f"{name} must be a dict, not {type(given).__name__}")
+    if not isinstance(value, Mapping | None):
+        raise TypeError(f"{name} must be a dict, not {type(value).__name__}")
 
 
 def checked_timeout(timeout_s: float | None, timeout: float | None) -> float | None:

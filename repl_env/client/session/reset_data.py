@@ -80,9 +80,9 @@ def _data(options: ResetOptions, native: bool) -> tuple[dict[str, Any], list[Upl
     upload_from = LARGE if native else NEVER_LARGE
     contexts = {NAME: options.context, **(options.contexts or {})}
     packed_values = {
-        name: packed(name, given, upload_from=upload_from)
-        for name, given in contexts.items()
-        if given is not None
+        name: packed(name, context, upload_from=upload_from)
+        for name, context in contexts.items()
+        if context is not None
     }
     bodies = [each for each in packed_values.values() if isinstance(each, UploadBody)]
     inside = {
@@ -120,8 +120,8 @@ def _with_files(
 ) -> tuple[dict[str, Any], list[UploadBody]]:
     """Return files as they stand in a request, and those to upload first."""
     packed_values = {
-        str(path): packed_file(path, given, upload_from=upload_from)
-        for path, given in files.items()
+        str(path): packed_file(path, content, upload_from=upload_from)
+        for path, content in files.items()
     }
     bodies = {each.sha256: each for each in packed_values.values() if isinstance(each, UploadBody)}
     data = {

@@ -25,26 +25,26 @@ class LastValueCache(Generic[MadeT]):
         self._lock = threading.Lock()
         self._pending: dict[int, Future[MadeT]] = {}
 
-    def of(self, given: GivenT, make: Callable[[GivenT], MadeT]) -> MadeT:
-        """Return the result of `make` for `given`: found, awaited, or made."""
+    def of(self, value: GivenT, make: Callable[[GivenT], MadeT]) -> MadeT:
+        """Return the result of `make` for `value`: found, awaited, or made."""
         self._check_process()
         with self._lock:
-            if self._last is not None and self._last[0] is given:
+            if self._last is not None and self._last[0] is value:
                 return self._last[1]
-            pending = self._pending.get(id(given))
-            future = None if pending is not None else self._pending.setdefault(id(given), Future())
+            pending = self._pending.get(id(value))
+            future = None if pending is not None else self._pending.setdefault(id(value), Future())
         if pending is not None:
             return pending.result()
         assert future is not None
         try:
-            future.set_result(make(given))
+            future.set_result(make(value))
         except BaseException as error:
             future.set_exception(error)
             raise
         finally:
             with self._lock:
-                del self._pending[id(given)]
-                self._last = (given, future.result()) if future.exception() is None else None
+                del self._pending[id(value)]
+                self._last = (value, future.result()) if future.exception() is None else None
         return future.result()
 
     def forget(self, matches: Callable[[MadeT], bool]) -> None:

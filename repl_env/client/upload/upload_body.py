@@ -109,35 +109,35 @@ def _still_text(
     return kind
 
 
-def packed(name: str, given: Given, *, upload_from: float = LARGE) -> Any:
+def packed(name: str, value: Given, *, upload_from: float = LARGE) -> Any:
     """Return a context as it stands in a request, or its UploadBody.
 
     Raises:
         TypeError, ValueError: naming the context, if it is invalid or JSON cannot carry it.
         OSError: a Path cannot be read.
     """
-    if isinstance(given, Path):
-        if given.stat().st_size >= upload_from:
-            return replace(UploadBody.of_file(given), name=name)
-        given = text_or_bytes(given.read_bytes())
-    found: Any = given
-    if isinstance(given, (list, dict)):
-        found = _packed_json(name, given, upload_from)
-    elif isinstance(given, str):
-        found = _packed_text(given, upload_from)
-    elif isinstance(given, (bytes, bytearray, memoryview)):
-        data = bytes(given)  # the same object, if it is bytes
+    if isinstance(value, Path):
+        if value.stat().st_size >= upload_from:
+            return replace(UploadBody.of_file(value), name=name)
+        value = text_or_bytes(value.read_bytes())
+    found: Any = value
+    if isinstance(value, (list, dict)):
+        found = _packed_json(name, value, upload_from)
+    elif isinstance(value, str):
+        found = _packed_text(value, upload_from)
+    elif isinstance(value, (bytes, bytearray, memoryview)):
+        data = bytes(value)  # the same object, if it is bytes
         found = LATEST.of(data, UploadBody.of_bytes) if len(data) >= upload_from else encoded(data)
     else:
         allowed = "str, bytes, list, dict or pathlib.Path"
-        raise TypeError(f"{name} must be {allowed}, not {type(given).__name__}")
+        raise TypeError(f"{name} must be {allowed}, not {type(value).__name__}")
     return replace(found, name=name) if isinstance(found, UploadBody) else found
 
 
-def _packed_json(name: str, given: Any, upload_from: float) -> Any:
-    text = json_text(name, given)
+def _packed_json(name: str, value: Any, upload_from: float) -> Any:
+    text = json_text(name, value)
     if len(text) < upload_from / 4 or len(data := text.encode()) < upload_from:
-        return encoded(given)
+        return encoded(value)
     return UploadBody.of_bytes(data, "json")
 
 
@@ -152,7 +152,7 @@ def _packed_text(text: str, upload_from: float) -> str | UploadBody:
         return text
 
 
-def packed_file(path: str, given: object, *, upload_from: float = LARGE) -> Any:
+def packed_file(path: str, value: object, *, upload_from: float = LARGE) -> Any:
     """Return a file as it stands in a request, or its UploadBody.
 
     Raises:
@@ -160,17 +160,17 @@ def packed_file(path: str, given: object, *, upload_from: float = LARGE) -> Any:
         OSError: a Path cannot be read.
     """
     name = f"files: {path!r}"
-    if isinstance(given, (str, bytes, bytearray, memoryview, Path)):
-        content: Any = given
+    if isinstance(value, (str, bytes, bytearray, memoryview, Path)):
+        content: Any = value
         return packed(name, content, upload_from=upload_from)
-    raise TypeError(f"{name} must be bytes, str or a Path, not {type(given).__name__}")
+    raise TypeError(f"{name} must be bytes, str or a Path, not {type(value).__name__}")
 
 
-def is_small(given: Given | None) -> bool:
+def is_small(value: Given | None) -> bool:
     """Return whether packing the value is too quick for an event loop to notice."""
-    if given is None:
+    if value is None:
         return True
-    return isinstance(given, (str, bytes)) and len(given) < LARGE / 4
+    return isinstance(value, (str, bytes)) and len(value) < LARGE / 4
 
 
 NEVER_LARGE = math.inf

@@ -162,9 +162,9 @@ def weak_callback(method: Callable[[T], R]) -> Callable[[T], R | None]:
     """
     method_ref = WeakMethod(method)
 
-    def call(given: T) -> R | None:
+    def call(argument: T) -> R | None:
         found = method_ref()
-        return None if found is None else found(given)
+        return None if found is None else found(argument)
 
     return call
 

@@ -52,11 +52,11 @@ class SharedContexts:
             TypeError, ValueError, OSError: as `contexts.resolve`, with the environment as a note.
         """
         found: dict[object, Planned] = {}
-        given = {number: _identity(each) for number, each in resets.items()}
-        counts = Counter(given.values())
+        identities = {number: _identity(each) for number, each in resets.items()}
+        counts = Counter(identities.values())
         for number, each in resets.items():
             self._used_keys.pop(number, None)
-            identity = given[number]
+            identity = identities[number]
             if each.get("context") is None and each.get("contexts") is None:
                 continue
             if identity not in found:

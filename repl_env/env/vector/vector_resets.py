@@ -24,8 +24,10 @@ def resets_of(
         TypeError, ValueError: naming the argument.
     """
     numbers = list(range(n)) if only is None else _numbers(only, n)
-    given = dict.fromkeys(numbers) if requests is None else _by_number(n, numbers, requests)
-    resets = {number: {**shared, **(given[number] or {})} for number in numbers}
+    requests_by_number = (
+        dict.fromkeys(numbers) if requests is None else _by_number(n, numbers, requests)
+    )
+    resets = {number: {**shared, **(requests_by_number[number] or {})} for number in numbers}
     for number, each in resets.items():
         if unknown := sorted(each.keys() - accepted):
             raise TypeError(f"environment {number}: reset takes no {', '.join(unknown)}")
@@ -45,14 +47,14 @@ def _numbers(only: Iterable[int], n: int) -> list[int]:
     return numbers
 
 
-def _number(given: object) -> int:
+def _number(value: object) -> int:
     # A boolean mask would otherwise reset the environments 0 and 1, because True is 1.
-    if isinstance(given, bool):
+    if isinstance(value, bool):
         raise TypeError("only must hold numbers of environments, not bools as a mask does")
     try:
-        return as_index(given)  # type: ignore[arg-type]
+        return as_index(value)  # type: ignore[arg-type]
     except TypeError:
-        kind = type(given).__name__
+        kind = type(value).__name__
         raise TypeError(f"only must hold numbers of environments, not {kind}") from None
 
 

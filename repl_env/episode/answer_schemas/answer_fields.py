@@ -55,11 +55,11 @@ def arranged(arguments: JSON, shape: Shape) -> JSON:
     if len(values) > len(shape):
         names = ", ".join(shape)
         raise ValueError(f"SUBMIT takes at most {len(shape)} values here: {names}")
-    given = dict(zip(shape, values, strict=False))
-    for name in given:
+    values_by_field = dict(zip(shape, values, strict=False))
+    for name in values_by_field:
         if name in fields:
             raise ValueError(f"SUBMIT got {name!r} twice")
-    return {**given, **fields}
+    return {**values_by_field, **fields}
 
 
 def _referred(schema: dict[str, Any]) -> dict[str, Any]:

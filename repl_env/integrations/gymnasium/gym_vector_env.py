@@ -123,15 +123,17 @@ class REPLGymVectorEnv(VectorEnv[Observations, Sequence[str], np.ndarray]):
         actions = list(actions)
         if len(actions) != self.num_envs:
             raise ValueError(f"actions: {len(actions)} for {self.num_envs} rows")
-        ended = np.flatnonzero(self._ended).tolist()
-        if ended and self.autoreset_mode is AutoresetMode.DISABLED:
-            raise ResetNeeded(f"the episodes of the rows {ended} are over: reset them by a mask")
+        ended_rows = np.flatnonzero(self._ended).tolist()
+        if ended_rows and self.autoreset_mode is AutoresetMode.DISABLED:
+            raise ResetNeeded(
+                f"the episodes of the rows {ended_rows} are over: reset them by a mask"
+            )
         infos: dict[str, Any] = {}
         rewards = np.zeros(self.num_envs, dtype=np.float64)
         terminations, truncations = np.zeros((2, self.num_envs), dtype=np.bool_)
         if self.autoreset_mode is AutoresetMode.NEXT_STEP:
-            self._begin(ended, {}, infos)
-        active = {row: action for row, action in enumerate(actions) if row not in set(ended)}
+            self._begin(ended_rows, {}, infos)
+        active = {row: action for row, action in enumerate(actions) if row not in set(ended_rows)}
         for row, result in self._episodes.act(active).items():
             observation, info = self._episodes.shown(row, result)
             rewards[row] = result.reward

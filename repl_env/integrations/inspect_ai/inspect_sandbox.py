@@ -67,16 +67,18 @@ class REPLSandboxEnvironment(SandboxEnvironment):
         metadata: dict[str, str],
     ) -> dict[str, SandboxEnvironment]:
         """A session for a sample."""
-        given = _config(config)
+        sandbox_config = _config(config)
         limits = Limits(
-            memory=given.memory,
-            processes=given.processes,
-            workspace=given.workspace,
-            file_size=given.workspace,
+            memory=sandbox_config.memory,
+            processes=sandbox_config.processes,
+            workspace=sandbox_config.workspace,
+            file_size=sandbox_config.workspace,
             output="64MiB",
             timeout=_PATIENCE,
         )
-        episode = AsyncLocalREPLEnv(isolation=given.isolation, require=given.require, limits=limits)
+        episode = AsyncLocalREPLEnv(
+            isolation=sandbox_config.isolation, require=sandbox_config.require, limits=limits
+        )
         await episode.reset()
         return {"default": cls(episode)}
 
@@ -187,10 +189,10 @@ def _raise(outcome: Any) -> NoReturn:
     raise SandboxUnavailableError(f"{type(outcome).__name__}: {name}: {message}")
 
 
-def _config(given: SandboxEnvironmentConfigType | None) -> REPLSandboxConfig:
-    if given is None or isinstance(given, REPLSandboxConfig):
-        return given or REPLSandboxConfig()
-    raise ValueError(f"the sandbox repl-env takes a REPLSandboxConfig, not {given!r}")
+def _config(value: SandboxEnvironmentConfigType | None) -> REPLSandboxConfig:
+    if value is None or isinstance(value, REPLSandboxConfig):
+        return value or REPLSandboxConfig()
+    raise ValueError(f"the sandbox repl-env takes a REPLSandboxConfig, not {value!r}")
 
 
 @cache

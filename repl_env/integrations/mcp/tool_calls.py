@@ -179,10 +179,10 @@ class ToolCalls:
             await self._begin({})
         return await self._session.step(action, timeout_s, on_output)
 
-    async def _begin(self, given: dict[str, Any]) -> REPLObservation:
-        if self._contexts and not given.keys() & {"context", "contexts"}:
-            given["contexts"] = self._contexts
-        return await self._session.reset(**{"max_iterations": MANY_ITERATIONS, **given})
+    async def _begin(self, arguments: dict[str, Any]) -> REPLObservation:
+        if self._contexts and not arguments.keys() & {"context", "contexts"}:
+            arguments["contexts"] = self._contexts
+        return await self._session.reset(**{"max_iterations": MANY_ITERATIONS, **arguments})
 
     async def _follow_up_tool(self, arguments: Reset) -> CallToolResult:
         if unfit := sorted(_NEW_SESSION & arguments.model_fields_set):

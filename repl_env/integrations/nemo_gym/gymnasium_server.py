@@ -46,13 +46,13 @@ class REPLGymnasiumServer(GymnasiumServer):
     ) -> tuple[str | None, float, bool, bool, dict[str, Any]]:
         """Run the code of a response."""
         env, known = self.session_state[session_id]
-        given = action_of_reply(extract_text(action), known)
+        parsed_action = action_of_reply(extract_text(action), known)
         try:
-            result = await env.step(given)
+            result = await env.step(parsed_action)
         except EpisodeAborted as error:
             return None, 0.0, False, True, {"mask": True, "error": str(error)}
         self.session_state[session_id] = (env, result.observation.available_variables)
-        message_text = escaped(message_of(result.observation, given.metadata.get("note")))
+        message_text = escaped(message_of(result.observation, parsed_action.metadata.get("note")))
         info = {"mask": bool((result.metadata or {}).get("mask"))}
         observation = None if result.done else message_text
         return observation, result.reward or 0.0, result.terminated, result.truncated, info

@@ -191,9 +191,9 @@ class REPLToolTransform(ToolTransformBase):
 
     def clone(self) -> Self:
         """The same transform without sessions."""
-        made: Self = super().clone()
-        made._rows = None
-        return made
+        copy: Self = super().clone()
+        copy._rows = None
+        return copy
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_rows": None}

@@ -64,7 +64,7 @@ def request_of(data: vf.TaskData) -> dict[str, Any]:
     if not isinstance(data, REPLData):
         return {}
     context = data.context if data.context_file is None else data.context_file
-    given = {
+    arguments = {
         "context": context,
         "contexts": data.contexts,
         "files": data.files,
@@ -72,7 +72,7 @@ def request_of(data: vf.TaskData) -> dict[str, Any]:
         "answer_schema": data.answer_schema,
         "seed": data.seed,
     }
-    return {name: value for name, value in given.items() if value is not None}
+    return {name: value for name, value in arguments.items() if value is not None}
 
 
 def turns_of(data: vf.TaskData) -> int:

@@ -58,8 +58,8 @@ class SecretTexts:
     ) -> None:
         """Add further secrets."""
         url = urlsplit(base_url or "")
-        given = [key, url.username, url.password, *headers.values()]
-        parts = {part for text in given if text for part in (text, *text.split())}
+        secrets = [key, url.username, url.password, *headers.values()]
+        parts = {part for text in secrets if text for part in (text, *text.split())}
         parts = {part for part in parts if len(part) >= _SHORTEST_SECRET}
         self._parts = sorted(parts.union(self._parts), key=len, reverse=True)
 

@@ -99,8 +99,9 @@ class HFModel(ChatModel):
         self._token, self._base_url, self._provider = token, base_url, provider
         self._headers = dict(headers)
         self._secrets = SecretTexts(token, self._headers, base_url)
-        given = checked(sampling, ())[1]  # for its errors, and so that extra_body takes precedence
-        self._arguments, self._extra_body = checked({**SAMPLING, **given}, _known())
+        # For its errors, and so that extra_body takes precedence.
+        _, sampling_fields = checked(sampling, ())
+        self._arguments, self._extra_body = checked({**SAMPLING, **sampling_fields}, _known())
         self._timeout, self._max_retries = timeout, max_retries
         self._clients = ClientCache(self._client, _close)
 

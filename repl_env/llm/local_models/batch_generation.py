@@ -47,7 +47,7 @@ class SamplingOptions:
     seed: int | None = None
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> SamplingOptions:
+    def of(cls, sampling: Mapping[str, Any]) -> SamplingOptions:
         """Return options for a user's argument.
 
         Raises:
@@ -56,7 +56,7 @@ class SamplingOptions:
         from transformers import GenerationConfig
 
         known = vars(GenerationConfig())
-        options = dict(given)
+        options = dict(sampling)
         seed = options.pop("seed", None)
         if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
             raise TypeError(f"sampling['seed'] must be an int, not {type(seed).__name__}")
@@ -67,7 +67,7 @@ class SamplingOptions:
                 raise ValueError(f"sampling[{name!r}] is no field of GenerationConfig, nor seed")
         options = _consistent(options)
         key = json.dumps(options, sort_keys=True, default=repr)
-        return cls(key, options, dict(given), seed)
+        return cls(key, options, dict(sampling), seed)
 
 
 def _consistent(options: dict[str, Any]) -> dict[str, Any]:

@@ -243,8 +243,8 @@ class TransformersModel(ChatModel):
 
     def _ends(self) -> tuple[int, ...]:
         """Return the tokens that end an answer: the model's, and the tokenizer's."""
-        given = self._model.generation_config.eos_token_id
-        ends = list(given) if isinstance(given, list | tuple) else [given]
+        end_ids = self._model.generation_config.eos_token_id
+        ends = list(end_ids) if isinstance(end_ids, list | tuple) else [end_ids]
         known = [token for token in (*ends, self._tokenizer.eos_token_id) if token is not None]
         return tuple(dict.fromkeys(known))
 

@@ -79,10 +79,10 @@ class BatchFunction(Answerer):
                 answers = await self._ask(admitted, calls[0]) if admitted else []
             except ModelError as error:
                 answers = [error] * len(admitted)
-            given = dict(zip(reservations, answers, strict=False))
-            for index, answer in given.items():
+            answers_by_reservation = dict(zip(reservations, answers, strict=False))
+            for index, answer in answers_by_reservation.items():
                 _settle(requests[index], reservations[index], answer)
-        for index, answer in given.items():
+        for index, answer in answers_by_reservation.items():
             replies[index] = await _reply(requests[index], answer)
         found = [reply for reply in replies if reply is not None]
         for index, reply in enumerate(found):

@@ -216,8 +216,8 @@ class Trajectory(Displayed):
     @property
     def settings(self) -> Mapping[str, JSON]:
         """The `settings` of the `TrajectoryWriter`."""
-        given = self.header.get("settings")
-        return given if isinstance(given, dict) else {}
+        settings = self.header.get("settings")
+        return settings if isinstance(settings, dict) else {}
 
     @property
     def contexts(self) -> dict[str, Any]:

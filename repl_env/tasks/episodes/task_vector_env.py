@@ -59,8 +59,14 @@ class TaskVectorEnv(REPLVectorEnv):
     ) -> None:
         one_of(reward_mode, REWARD_MODES, "reward_mode")
         self.tasks = _checked(tasks)
-        given: dict[str, Any] = {"sandbox": sandbox, "isolation": isolation, "require": require}
-        evaluators = {task: Evaluator(task, **given) for task in dict.fromkeys(self.tasks)}
+        sandbox_arguments: dict[str, Any] = {
+            "sandbox": sandbox,
+            "isolation": isolation,
+            "require": require,
+        }
+        evaluators = {
+            task: Evaluator(task, **sandbox_arguments) for task in dict.fromkeys(self.tasks)
+        }
         self._rows = tuple(
             TaskEnvironment(
                 evaluators[task], reward_mode=reward_mode, max_output_length=max_output_length

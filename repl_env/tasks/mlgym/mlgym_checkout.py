@@ -67,7 +67,7 @@ def from_mlgym(
     table = _task_table(found, parts, name=task, metric=metric, direction=direction)
     table["packages"] = packages
     scores = {"baseline": base, "reference": reference}
-    limits = {"evaluation": min(found.given.number("training_timeout", _LONGEST), _LONGEST)}
+    limits = {"evaluation": min(found.fields.number("training_timeout", _LONGEST), _LONGEST)}
     try:
         parts.write(target)
         (target / "instruction.md").write_text(found.instruction(), encoding="utf-8")
@@ -82,11 +82,11 @@ def from_mlgym(
 def _task_table(found: Checkout, parts: MLGymParts, *, name: str, **facts: str) -> dict[str, Any]:
     """Return the top level of the task's `task.toml`, without its packages."""
     return {
-        "name": found.given.text("id", name),
+        "name": found.fields.text("id", name),
         **facts,
         "submission": [parts.submission],
         **({"module": parts.module} if parts.module else {}),
-        "group": found.given.text("benchmark_name", "mlgym"),
+        "group": found.fields.text("benchmark_name", "mlgym"),
     }
 
 

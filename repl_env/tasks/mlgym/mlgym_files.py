@@ -34,8 +34,8 @@ class MLGymParts:
 class Checkout:
     """The configuration of a task in a checkout, and the files that it names."""
 
-    def __init__(self, root: Path, given: TaskFields, datasets: list[TaskFields]) -> None:
-        self.root, self.given, self.datasets = root, given, datasets
+    def __init__(self, root: Path, fields: TaskFields, datasets: list[TaskFields]) -> None:
+        self.root, self.fields, self.datasets = root, fields, datasets
 
     @classmethod
     def read(cls, root: Path, task: str) -> Checkout:
@@ -45,9 +45,9 @@ class Checkout:
         if not isinstance(task, str) or PurePosixPath(task).name != task or not file.is_file():
             names = [path.stem for path in sorted(folder.glob("*.yaml"))]
             raise TaskError(f"{folder}: no task {task!r}; there are {', '.join(names) or 'none'}")
-        given = _yaml(file)
-        paths = given.texts("dataset_configs")
-        return cls(root, given, [_yaml(_inside(root / "configs", path, given)) for path in paths])
+        fields = _yaml(file)
+        paths = fields.texts("dataset_configs")
+        return cls(root, fields, [_yaml(_inside(root / "configs", path, fields)) for path in paths])
 
     def instruction(self) -> str:
         """The description, with the documentation of the data."""
@@ -55,7 +55,7 @@ class Checkout:
             f"{data.text('name').upper()}:\n{data.text('description')}\n\n"
             for data in self.datasets
         )
-        description = self.given.text("description")
+        description = self.fields.text("description")
         try:
             return description.format(dataset_docs=docs)
         except (KeyError, IndexError, ValueError):  # braces that are meant as they stand
@@ -63,32 +63,32 @@ class Checkout:
 
     def baseline(self, metric: str | None, score: float | None) -> tuple[str, float]:
         """The metric and the baseline's score."""
-        scores = self.given.table.get("baseline_scores") or []
+        scores = self.fields.table.get("baseline_scores") or []
         first = scores[0] if isinstance(scores, list) and scores else {}
         if not isinstance(first, dict):
-            raise self.given.error("baseline_scores", "must be a list of tables")
+            raise self.fields.error("baseline_scores", "must be a list of tables")
         metric = metric or next(iter(map(str, first)), None)
         if metric is None:
-            raise self.given.error("baseline_scores", "is missing; give metric and baseline")
+            raise self.fields.error("baseline_scores", "is missing; give metric and baseline")
         if score is None:
-            score = TaskFields(self.given.file, first, "baseline_scores").number(metric)
+            score = TaskFields(self.fields.file, first, "baseline_scores").number(metric)
         return metric, float(score)
 
     def parts(self, submission: str | None, packages: Collection[str]) -> MLGymParts:
         """The files, sorted by who may see them."""
-        given = self.given
-        if "requirements_path" in given.table and not packages:
-            raise given.error("requirements_path", "names packages; give them as packages")
-        entry = given.text("task_entrypoint", _CSV)
+        fields = self.fields
+        if "requirements_path" in fields.table and not packages:
+            raise fields.error("requirements_path", "names packages; give them as packages")
+        entry = fields.text("task_entrypoint", _CSV)
         if entry not in (_CSV, _PYTHON):
-            raise given.error("task_entrypoint", f"is {entry}, which needs MLGym's container")
-        scripts = [PurePosixPath(path).name for path in given.texts("evaluation_paths")]
+            raise fields.error("task_entrypoint", f"is {entry}, which needs MLGym's container")
+        scripts = [PurePosixPath(path).name for path in fields.texts("evaluation_paths")]
         if not scripts:
-            raise given.error("evaluation_paths", "is missing: there is no evaluator")
-        hidden = {*scripts, *(PurePosixPath(path).name for path in given.texts("secret_files"))}
+            raise fields.error("evaluation_paths", "is missing: there is no evaluator")
+        hidden = {*scripts, *(PurePosixPath(path).name for path in fields.texts("secret_files"))}
         starter, data = self._starter(), self._data()
         if scripts[0] not in starter:
-            raise given.error("evaluation_paths", f"{scripts[0]} is not among starter_code")
+            raise fields.error("evaluation_paths", f"{scripts[0]} is not among starter_code")
         module = None
         if entry == _PYTHON:
             submission = submission or self._imported(starter, scripts[0], hidden)
@@ -104,15 +104,15 @@ class Checkout:
         for name, source in data.items():
             secret = PurePosixPath(name).name in hidden
             files["evaluator" if secret else "data", f"data/{name}" if secret else name] = source
-        for path in given.texts("baseline_paths"):
+        for path in fields.texts("baseline_paths"):
             if PurePosixPath(path).name == submission and path in starter:
                 files["baseline", submission] = starter[path]
         return MLGymParts(files, submission, module)
 
     def _starter(self) -> dict[str, Path]:
         found: dict[str, Path] = {}
-        for path in self.given.texts("starter_code"):
-            found |= _files(_inside(self.root, path, self.given), named=True)
+        for path in self.fields.texts("starter_code"):
+            found |= _files(_inside(self.root, path, self.fields), named=True)
         return found
 
     def _data(self) -> dict[str, Path]:
@@ -138,7 +138,7 @@ class Checkout:
         names = {f"{module.replace('.', '/')}.py" for module in modules}
         mine = sorted((names & starter.keys()) - hidden - {"target.py"})
         if len(mine) != 1:
-            raise self.given.error(
+            raise self.fields.error(
                 "starter_code", f"does not say what is handed in; give submission, one of {mine}"
             )
         return mine[0]
@@ -155,18 +155,18 @@ def _yaml(file: Path) -> TaskFields:
         raise TaskError(f"{file}: {error.strerror or error}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise TaskError(f"{file}: {error}") from error
-    given = TaskFields(file, table)
-    given.table = {key: value for key, value in given.table.items() if value is not None}
-    return given
+    fields = TaskFields(file, table)
+    fields.table = {key: value for key, value in fields.table.items() if value is not None}
+    return fields
 
 
-def _inside(root: Path, path: str, given: TaskFields) -> Path:
+def _inside(root: Path, path: str, fields: TaskFields) -> Path:
     """The file or folder `path` of the checkout."""
     found = root / path
     if not found.resolve().is_relative_to(root.resolve()):
-        raise TaskError(f"{given.file}: {path} is outside the checkout")
+        raise TaskError(f"{fields.file}: {path} is outside the checkout")
     if not found.exists():
-        raise TaskError(f"{given.file}: {path} is not in the checkout")
+        raise TaskError(f"{fields.file}: {path} is not in the checkout")
     return found
 
 

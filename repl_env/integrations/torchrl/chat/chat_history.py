@@ -56,13 +56,13 @@ def queries(
     if isinstance(whole, History) and whole.ndim <= 1:
         return {number: _checked(whole, role, key, number) for number in numbers}
     rows = rows_of(tensordict, tensordict.batch_dims)
-    given = {number: _value(rows[number].get(key, None)) for number in numbers}
+    values_by_row = {number: _value(rows[number].get(key, None)) for number in numbers}
     # A list of messages over a batch of the same length is one conversation, except where each
     # message is a user's, because a conversation does not consist of these.
-    entries = [each for each in given.values() if _is_message(each)]
+    entries = [each for each in values_by_row.values() if _is_message(each)]
     if len(entries) == len(rows) > 1 and any(each["role"] != role for each in entries):
-        given = dict.fromkeys(numbers, entries)
-    return {number: _checked(each, role, key, number) for number, each in given.items()}
+        values_by_row = dict.fromkeys(numbers, entries)
+    return {number: _checked(each, role, key, number) for number, each in values_by_row.items()}
 
 
 def history_of(messages: Sequence[Message]) -> Any:
@@ -112,8 +112,8 @@ def _checked(value: Any, role: str, key: str, number: int) -> list[Message]:
         raise TypeError(f"{key} of row {number} must be text, a History or messages, not {kind}")
     if not value:
         raise ValueError(f"{key} of row {number} has no messages")
-    for place, message in enumerate(value):
-        _check_message(message, f"{key} of row {number}, message {place}")
+    for index, message in enumerate(value):
+        _check_message(message, f"{key} of row {number}, message {index}")
     return [dict(message) for message in value]
 
 

@@ -28,10 +28,10 @@ def check_input_mode(input_mode: InputMode, tokenizer: object) -> None:
         raise ValueError(f"input_mode={input_mode!r} needs a tokenizer")
 
 
-def batch_shape(given: Sequence[int] | int | None) -> torch.Size:
+def batch_shape(batch_size: Sequence[int] | int | None) -> torch.Size:
     """Return the batch size that an argument gives; ValueError if it is empty."""
-    given = (1,) if given is None else given
-    sizes = tuple(given) if isinstance(given, Iterable) else (given,)
+    batch_size = (1,) if batch_size is None else batch_size
+    sizes = tuple(batch_size) if isinstance(batch_size, Iterable) else (batch_size,)
     if not sizes:
         raise ValueError("batch_size must have at least one dimension")
     return torch.Size([at_least(size, 1, "batch_size") for size in sizes])
@@ -50,11 +50,11 @@ def prompts_of(
             return TokenPrompts(template)
 
 
-def prompt_limit(given: int | None, tokenizer: Any) -> int | None:
+def prompt_limit(max_prompt_tokens: int | None, tokenizer: Any) -> int | None:
     """Return the maximum number of tokens of a prompt; None without a limit."""
-    if given is not None:
+    if max_prompt_tokens is not None:
         if tokenizer is None:
             raise ValueError("max_prompt_tokens needs a tokenizer")
-        return at_least(given, 1, "max_prompt_tokens")
+        return at_least(max_prompt_tokens, 1, "max_prompt_tokens")
     known = getattr(tokenizer, "model_max_length", None)
     return int(known) if known is not None and known < _NO_LIMIT else None

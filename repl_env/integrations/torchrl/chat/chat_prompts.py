@@ -101,22 +101,22 @@ class HistoryPrompts:
 
     def reply(self, row: TensorDictBase, before: Prompt) -> PolicyReply:
         chat = container(row, "history")
-        given: Messages = before
+        messages: Messages = before
         response, full = _history(chat, "response"), _history(chat, "full")
         if response is not None:
             if full is not None and len(full) > len(response):
-                given = _updated(given, full[: len(full) - len(response)])
+                messages = _updated(messages, full[: len(full) - len(response)])
         elif full is None:
             raise no_action("history")
-        elif _same(full[: len(given.messages)], given.messages):
-            response = full[len(given.messages) :]
+        elif _same(full[: len(messages.messages)], messages.messages):
+            response = full[len(messages.messages) :]
         else:  # the caller changed what came before
-            given, response = Messages.of(full[:-1]), full[-1:]
+            messages, response = Messages.of(full[:-1]), full[-1:]
         # Of more messages than one, the others are turns that the policy invented.
         own = next((each for each in response if each["role"] == self._policy), None)
         text = "" if own is None else self._template.cut(own["content"])
         reply_message = {"role": self._policy, "content": self._template.unforged(text)}
-        return PolicyReply(text, given.with_one(reply_message))
+        return PolicyReply(text, messages.with_one(reply_message))
 
     def following(self, reply: PolicyReply, message: str) -> Prompt:
         return reply.so_far.with_one({"role": self._user, "content": message})
@@ -128,8 +128,8 @@ class HistoryPrompts:
         return {"history": ChatHistory(prompt=prompt.history())}
 
     def answered(self, row: TensorDictBase, prompt: Prompt) -> bool:
-        given = _history(container(row, "history"), "prompt")
-        return given is not None and _same(given, prompt.messages)
+        messages = _history(container(row, "history"), "prompt")
+        return messages is not None and _same(messages, prompt.messages)
 
 
 class TextPrompts:

@@ -101,12 +101,12 @@ class TokenPrompts:
         self, tokens: Any, prompt_ids: torch.Tensor, sampled: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The prompt that was answered: the last one, except where the caller changed it."""
-        given = _ids(tokens, "prompt")
-        if given is None or _ends(given, prompt_ids):
+        ids = _ids(tokens, "prompt")
+        if ids is None or _ends(ids, prompt_ids):
             return prompt_ids, sampled
-        own = (given != self._template.tokenizer.pad_token_id).nonzero()
-        given = given[int(own[0]) if len(own) else len(given) :]
-        return given, torch.zeros_like(given, dtype=torch.bool)
+        own = (ids != self._template.tokenizer.pad_token_id).nonzero()
+        ids = ids[int(own[0]) if len(own) else len(ids) :]
+        return ids, torch.zeros_like(ids, dtype=torch.bool)
 
     def _end_of(self, response: torch.Tensor) -> torch.Tensor:
         """A response without the padding behind it."""

@@ -22,10 +22,10 @@ class MLGymScores:
     """
 
     def __init__(self, task_args: Any, direction: str) -> None:
-        given = as_fields(task_args) if task_args is not None else {}
-        baselines = given.get("baseline_scores") or [{}]
+        fields = as_fields(task_args) if task_args is not None else {}
+        baselines = fields.get("baseline_scores") or [{}]
         self._baseline = _numbers(baselines[-1])
-        self._name = str(given.get("id") or given.get("name") or "")
+        self._name = str(fields.get("id") or fields.get("name") or "")
         self._direction = direction
         self._last: dict[str, Any] = {"score": None, "gain": None, "failure": None}
         self._best = 0.0

@@ -111,8 +111,8 @@ class MLGymWrapper(GymWrapper):
         if goes_on(tensordict):
             return self.full_observation_spec.zero().update(self.full_done_spec.zero())
         seed = self._rng.getrandbits(31) if self._seeded else None
-        given = kwargs if seed is None or not self._is_ours else {"seed": seed, **kwargs}
-        result = self._env.reset(**given)
+        arguments = kwargs if seed is None or not self._is_ours else {"seed": seed, **kwargs}
+        result = self._env.reset(**arguments)
         pair = isinstance(result, tuple) and len(result) == 2
         observation, info = result if pair else (result, {})
         if not self._is_ours:

@@ -97,9 +97,9 @@ class AgentConfig:
             known |= set() if name.name == "system_template" else _STEP_FIELDS
             known |= {"language"} if name.name == "wrong_format_template" else set()
             if unknown := sorted(mlgym_templates.fields_of(template) - known):
-                given = ", ".join(sorted(known))
+                known_names = ", ".join(sorted(known))
                 raise ValueError(
-                    f"{name.name}: nothing is called {{{unknown[0]}}}; there are {given}"
+                    f"{name.name}: nothing is called {{{unknown[0]}}}; there are {known_names}"
                 )
 
 

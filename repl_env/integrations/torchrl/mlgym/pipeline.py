@@ -66,8 +66,8 @@ def make_mlgym(
         raise TypeError(f"tasks must be a list, not {tasks!r}; one task is given as task")
     if reward_wrong_format is not None:
         reward_wrong_format = finite(reward_wrong_format, "reward_wrong_format")
-    given = [task] if tasks is None else list(tasks)
-    environments = MLGymEnvironments(given, max_steps, config, arguments)
+    all_tasks = [task] if tasks is None else list(tasks)
+    environments = MLGymEnvironments(all_tasks, max_steps, config, arguments)
     names = list(environments.names)
     if isinstance(tokenizer, str):
         from transformers import AutoTokenizer
