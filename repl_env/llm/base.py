@@ -215,20 +215,20 @@ def as_completion(answer: object) -> Completion:
 
 
 @set_module("repl_env.rlm")
-def as_model(value: object, name: str = "model") -> ChatModel:
-    """Return `value` as a model; TypeError naming the argument `name` if it cannot be one.
+def as_model(model: object, name: str = "model") -> ChatModel:
+    """Return `model` as a model; TypeError naming the argument `name` if it cannot be one.
 
     The signature of a function is checked now rather than in a run.
     """
-    if isinstance(value, ChatModel):
-        return value
-    if isinstance(value, type) and issubclass(value, ChatModel):
-        raise TypeError(f"{name} must be a model, not the class {value.__name__}: make one of it")
-    if callable(value):
-        check_takes(value, "messages", name)
-        return CallableModel(value)
-    hint = "; OpenAIModel(name) is the model of that name" if isinstance(value, str) else ""
-    raise TypeError(f"{name} must be a model or a function, not {type(value).__name__}{hint}")
+    if isinstance(model, ChatModel):
+        return model
+    if isinstance(model, type) and issubclass(model, ChatModel):
+        raise TypeError(f"{name} must be a model, not the class {model.__name__}: make one of it")
+    if callable(model):
+        check_takes(model, "messages", name)
+        return CallableModel(model)
+    hint = "; OpenAIModel(name) is the model of that name" if isinstance(model, str) else ""
+    raise TypeError(f"{name} must be a model or a function, not {type(model).__name__}{hint}")
 
 
 def _bytes_of(message: Message) -> int:
