@@ -33,7 +33,7 @@ class CpuCredit:
     """The credit of one session that begins at `now` (seconds, on a monotonic clock)."""
 
     def __init__(self, now: float) -> None:
-        self.solvent = True
+        self.has_credit = True
         self._since = now
         self._used = 0.0
         self._saved = FIRST
@@ -49,11 +49,11 @@ class CpuCredit:
         rest = now - self._since
         if wants:
             rest = 0.0 if self._was_busy else max(0.0, rest - _STANDS)
-        had = self._saved + EARNED * rest + A_CELL * cells
-        saved = had - max(0.0, used - self._used)
+        credit = self._saved + EARNED * rest + A_CELL * cells
+        saved = credit - max(0.0, used - self._used)
         self._saved = min(MAX_CREDIT, max(-MAX_DEBT, saved))
         self._since, self._used, self._was_busy = now, used, wants
         # The threshold for recovering is a little above that for running out, so that the state
         # does not change at each observation.
-        self.solvent = self._saved >= (0.0 if self.solvent else FIRST)
-        return self.solvent
+        self.has_credit = self._saved >= (0.0 if self.has_credit else FIRST)
+        return self.has_credit

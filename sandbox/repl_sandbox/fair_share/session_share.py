@@ -83,9 +83,9 @@ class SessionShare:
             self._throttle.observe(processes, full=full)
             is_crowded = self._throttle.is_crowded
             if self._charged:
-                solvent = self._credit.charge(used, cells, now, wants=wants)
+                has_credit = self._credit.charge(used, cells, now, wants=wants)
                 # A process of low weight that forks holds locks of the kernel for long.
-                self._lower(links, processes, slowed=not solvent and not is_crowded)
+                self._lower(links, processes, slowed=not has_credit and not is_crowded)
             self.throttled = is_crowded and (self._charged or self._throttle.is_fork_bomb)
             if not self.throttled:
                 self._resume()

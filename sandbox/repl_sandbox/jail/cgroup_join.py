@@ -42,7 +42,7 @@ def prefer_for_oom_kill_rows() -> Rows:
     # While the process hides its memory, the file belongs to no user here; the process hides it
     # again before any code runs.
     yield call("prctl", libc.PR_SET_DUMPABLE, 1)
-    how = os.O_WRONLY | os.O_CLOEXEC
-    yield call("openat", libc.AT_FDCWD, _OOM_SCORE, how, keeps=recipe_slots.OPENED)
+    flags = os.O_WRONLY | os.O_CLOEXEC
+    yield call("openat", libc.AT_FDCWD, _OOM_SCORE, flags, keeps=recipe_slots.OPENED)
     yield call("write", recipe_slots.OPENED, _FIRST_TO_GO, len(_FIRST_TO_GO))
     yield call("close", recipe_slots.OPENED)

@@ -201,8 +201,8 @@ def uncover_rows(covered: Mapping[str, str]) -> Rows:
             if os.path.isdir(source):
                 yield call("mkdirat", libc.AT_FDCWD, target, 0o777)
             else:
-                how = os.O_CREAT | os.O_CLOEXEC
-                yield call("openat", libc.AT_FDCWD, target, how, 0o444, keeps=recipe_slots.OPENED)
+                flags = os.O_CREAT | os.O_CLOEXEC
+                yield call("openat", libc.AT_FDCWD, target, flags, 0o444, keeps=recipe_slots.OPENED)
                 yield call("close", recipe_slots.OPENED)
         shown = (*shown, f"{path}/")
         yield call("mount", source.encode(), target, b"", libc.MS_BIND | libc.MS_REC, 0)

@@ -83,10 +83,10 @@ class SessionUsage:
         if start < self._folder_due:
             return False
         workspace, links = int(self.core.limits.workspace), self.core.links
-        overfull: bool = links.baseline.query("use", links.folder, workspace) > workspace
+        exceeds: bool = links.baseline.query("use", links.folder, workspace) > workspace
         end = time.monotonic()
         self._folder_due = end + _REST * (end - start)
-        return overfull
+        return exceeds
 
     def _exceeds(self, processes: list[int], limit: int) -> bool | None:
         """Return whether a session holds more than `limit` bytes beyond its template's.

@@ -114,18 +114,18 @@ class Watchdog:
     def _due(self) -> list[SessionUsage]:
         self._round += 1
         with self._lock:
-            everybody = list(self._watched.values())
-            self._alone = 0 if everybody else self._alone + 1
+            sessions = list(self._watched.values())
+            self._alone = 0 if sessions else self._alone + 1
             if self._alone > _IDLE_ROUNDS and not self._closed.is_set():
                 self._has_work.clear()
         # A cell younger than a period is not measured: most steps take microseconds.
         recent = time.monotonic() - _PERIOD
-        due = [watched for watched in everybody if 0 < watched.core.running_since < recent]
+        due = [watched for watched in sessions if 0 < watched.core.running_since < recent]
         if self._round % _WAITING_PERIODS:
             due = [watched for watched in due if not self._shares.is_stopped(watched.core)]
         if self._round % _IDLE_PERIODS:
             return due
-        idle = [watched for watched in everybody if not watched.core.running_since]
+        idle = [watched for watched in sessions if not watched.core.running_since]
         due += [watched for watched in idle if self._shares.is_busy(watched.core)]
         for _ in range(min(_IDLE_MEASURED, len(idle))):
             self._turn += 1

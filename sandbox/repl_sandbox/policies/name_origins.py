@@ -42,18 +42,18 @@ class NameOrigins:
 
     def learn(self, tree: Module) -> NameOrigins:
         """Record the origins of names after the cell `tree` has run."""
-        learnt = NameOrigins(self._depth)
+        origins = NameOrigins(self._depth)
         bound = _bound(tree)
-        learnt._known = {name: found for name, found in self._known.items() if name not in bound}
-        learnt._stars = self._stars
+        origins._known = {name: found for name, found in self._known.items() if name not in bound}
+        origins._stars = self._stars
         aliases: list[tuple[str, expr]] = []
         for node in walk(tree):
-            learnt._imports(node)
+            origins._imports(node)
             aliases += _aliases(node)
         for _ in range(_STEPS):
-            if not sum([learnt._bind(name, learnt._of_alias(value)) for name, value in aliases]):
+            if not sum([origins._bind(name, origins._of_alias(value)) for name, value in aliases]):
                 break
-        return learnt
+        return origins
 
     def of(self, node: expr) -> frozenset[str]:
         """Return the dotted names that an expression may stand for; none for a complex one."""

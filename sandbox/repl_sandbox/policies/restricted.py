@@ -110,14 +110,14 @@ class GuardTransformer(MatchPatterns):
         sign, target = ast.Constant(IOPERATOR_TO_STR[type(node.op)]), node.target
         match target:
             case ast.Subscript():
-                guard, where = "_inplaceitem_", self.visit(target.slice)
+                guard, place = "_inplaceitem_", self.visit(target.slice)
             case ast.Attribute():
                 self._check_attribute(target)
-                guard, where = "_inplaceattribute_", ast.Constant(target.attr)
+                guard, place = "_inplaceattribute_", ast.Constant(target.attr)
             case _:
                 return super().visit_AugAssign(node)
         call = self._call(
-            node, guard, sign, self.visit(target.value), where, self.visit(node.value)
+            node, guard, sign, self.visit(target.value), place, self.visit(node.value)
         )
         return ast.copy_location(ast.Expr(call), node)
 

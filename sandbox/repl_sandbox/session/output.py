@@ -48,8 +48,8 @@ class OutputCapture:
         """Pass text to `on_output` as well, as it arrives, from now on."""
         self.is_streaming, self._raised = on_output is not None, None
         for name, stream in (("stdout", self.stdout), ("stderr", self.stderr)):
-            tell = on_output and functools.partial(self._report, on_output, name)
-            stream.begin(tell)
+            on_text = on_output and functools.partial(self._report, on_output, name)
+            stream.begin(on_text)
 
     def _report(self, on_output: Callable[[str, str], None], name: str, text: str) -> None:
         if self._raised is not None:

@@ -125,8 +125,8 @@ def find(own: Collection[int], *, threads: bool) -> LostResources:
         random = loaded("random")
         if random is not None:
             found.generator = random.getstate()
-    for which, name in _TIMERS:
-        if getitimer(which)[0]:
+    for timer, name in _TIMERS:
+        if getitimer(timer)[0]:
             found.names.append(f"the {name} timer")
     return found
 
@@ -189,10 +189,10 @@ def _adopt_processes() -> None:
     kind = loaded_class("multiprocessing.process", "BaseProcess")
     if kind is None:
         return
-    me = os.getpid()
+    own_pid = os.getpid()
     for found in _get_objects():
         if issubclass(type(found), kind) and found.__dict__.get("_popen") is not None:
-            found.__dict__["_parent_pid"] = me
+            found.__dict__["_parent_pid"] = own_pid
 
 
 def _reset_thread_pools() -> None:

@@ -65,7 +65,9 @@ class ForkLimiter:
         waits.
         """
         now = time.monotonic()
-        due = {session: when for session in self._waiting if (when := session.answer_forks(now))}
+        due = {
+            session: due_at for session in self._waiting if (due_at := session.answer_forks(now))
+        }
         self._waiting = {*due}
         return max(0.0, min(due.values()) - time.monotonic()) * 1000 if due else None
 

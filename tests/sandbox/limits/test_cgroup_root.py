@@ -174,7 +174,7 @@ def test_a_delegated_group_with_own_processes_alone_is_divided(
 
 def test_a_container_with_own_processes_alone_is_divided(system: System) -> None:
     folder = system.version_2("/", root="/", seen="", processes=f"{os.getpid()}\n")
-    assert system.find() == CgroupRoot(2, (str(folder),), crowded=True, weighing=str(folder))
+    assert system.find() == CgroupRoot(2, (str(folder),), needs_leaf=True, weighing=str(folder))
 
 
 def _mark(marks: dict[str, bytes], name: str) -> bytes:

@@ -14,7 +14,7 @@ _NAMESPACES = ("pid", "mnt", "net", "ipc", "uts")
 _CAPABILITIES = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
 
 
-def look(pid: int) -> ContainerIsolation:
+def probe(pid: int) -> ContainerIsolation:
     """Probe the isolation of process `pid`, which must not have hidden its memory yet.
 
     A layer that cannot be seen counts as missing. OSError: the process is gone.
@@ -33,7 +33,7 @@ def look(pid: int) -> ContainerIsolation:
         "another user than root": lambda: "0" not in host_path["Uid"].split(),
     }
     return ContainerIsolation(
-        tuple(name for name, stands in walls.items() if not _holds(stands)), filters
+        tuple(name for name, is_active in walls.items() if not _holds(is_active)), filters
     )
 
 
@@ -41,9 +41,9 @@ def _own(pid: int, name: str) -> Callable[[], bool]:
     return lambda: namespace(pid, name) != namespace("self", name)
 
 
-def _holds(stands: Callable[[], bool]) -> bool:
+def _holds(is_active: Callable[[], bool]) -> bool:
     try:
-        return stands()
+        return is_active()
     except (OSError, KeyError):
         return False
 

@@ -65,7 +65,7 @@ class MountedSocketTransport:
                 "by its name (docs/design/tiers.md)",
             )
         child = ForkedProcess(self._pid, lambda _: forget())
-        self._enclosure = container_isolation.look(self._pid)
+        self._enclosure = container_isolation.probe(self._pid)
         return lifeline, child
 
     def connected(self) -> None:

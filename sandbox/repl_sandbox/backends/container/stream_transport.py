@@ -260,5 +260,5 @@ def container_isolation(facts: dict[str, Any]) -> ContainerIsolation:
         "no network": set(facts.get("interfaces", ["?"])) <= {"lo"},
         "another user than root": "0" not in host_path.get("Uid", "0").split(),
     }
-    missing = tuple(name for name, stands in walls.items() if not stands)
+    missing = tuple(name for name, is_active in walls.items() if not is_active)
     return ContainerIsolation(missing, filters, own_kernel=own_kernel)

@@ -207,11 +207,11 @@ def restrict_rows(plan: Plan, more: Iterable[tuple[str, int]] = ()) -> Rows:
     yield call(
         "landlock_create_ruleset", plan.ruleset, _RULESET_SIZE, 0, keeps=recipe_slots.RULESET
     )
-    how = os.O_PATH | os.O_CLOEXEC
+    flags = os.O_PATH | os.O_CLOEXEC
     for index, (path, files) in enumerate((*plan.rules, *more)):
         rights, opened = recipe_slots.rule(index)
         yield Preset(rights, files & handled)
-        yield call("openat", AT_FDCWD, path.encode(), how, 0, keeps=opened)
+        yield call("openat", AT_FDCWD, path.encode(), flags, 0, keeps=opened)
         yield call("landlock_add_rule", recipe_slots.RULESET, _PATH_BENEATH, Address(rights), 0)
         yield call("close", opened)
     yield call("landlock_restrict_self", recipe_slots.RULESET, 0)

@@ -54,31 +54,31 @@ class Assembler:
     def ret(self, action: int) -> Label:
         """Return `action`. All returns of one action are one instruction."""
         if action not in self._returns:
-            self._returns[action] = self._lay(_RET_K, action)
+            self._returns[action] = self._add(_RET_K, action)
         return self._returns[action]
 
-    def jump(self, test: int, operand: int, yes: Label, no: Label) -> Label:
+    def jump(self, test: int, operand: int, if_true: Label, if_false: Label) -> Label:
         """Compare the loaded word with `operand` by `test` (JEQ, JGE, JSET).
 
         Raises:
             ValueError: a target is out of reach of a jump.
         """
-        return self._lay(test, operand, self._distance(yes), self._distance(no))
+        return self._add(test, operand, self._distance(if_true), self._distance(if_false))
 
     def load(self, offset: int) -> Label:
         """Load the 32-bit word at `offset` of the system call's data."""
-        return self._lay(_LD_W_ABS, offset)
+        return self._add(_LD_W_ABS, offset)
 
     def mask(self, bits: int) -> Label:
         """Keep only `bits` of the loaded word."""
-        return self._lay(_ALU_AND_K, bits)
+        return self._add(_ALU_AND_K, bits)
 
     def assemble(self) -> bytes:
         """Return the program, first instruction first."""
         return b"".join(reversed(self._backwards))
 
-    def _lay(self, code: int, operand: int, yes: int = 0, no: int = 0) -> Label:
-        self._backwards.append(INSTRUCTION.pack(code, yes, no, operand))
+    def _add(self, code: int, operand: int, if_true: int = 0, if_false: int = 0) -> Label:
+        self._backwards.append(INSTRUCTION.pack(code, if_true, if_false, operand))
         return Label(len(self._backwards) - 1)
 
     def _distance(self, target: Label) -> int:
@@ -122,8 +122,8 @@ def fewest_comparisons(spans: Iterable[Span[VerdictT]]) -> tuple[Leaf[VerdictT],
     for span in spans:
         ends: dict[VerdictT, _Plan[VerdictT]] = {}
         for plan in (longer for shorter in best for longer in _continue(shorter, span)):
-            rival = ends.setdefault(plan.leaves[-1].verdict, plan)
-            if plan.comparisons < rival.comparisons:
+            shortest = ends.setdefault(plan.leaves[-1].verdict, plan)
+            if plan.comparisons < shortest.comparisons:
                 ends[plan.leaves[-1].verdict] = plan
         best = list(ends.values())
     return min(best, key=lambda plan: plan.comparisons).leaves

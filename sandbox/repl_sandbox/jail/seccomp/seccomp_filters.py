@@ -244,8 +244,8 @@ class _Targets:
                     self._assembler.mask(mask)
             case Within(argument, rows):
                 # All of them before the comparisons, which fall through only to each other.
-                laid = [(v, self._add_check(row, holds=holds, fails=fails)) for v, row in rows]
+                labels = [(v, self._add_check(row, holds=holds, fails=fails)) for v, row in rows]
                 label = fails
-                for value, inner in reversed(laid):
+                for value, inner in reversed(labels):
                     label = jump(JEQ, value, inner, label)
         return self._assembler.load(argument_offset(argument))

@@ -60,7 +60,7 @@ class CgroupPool:
         self._folders: tuple[str, ...] = ()
         name = f"repl-env-{os.getpid()}-{secrets.token_hex(4)}"
         try:
-            if place.crowded:
+            if place.needs_leaf:
                 _move_to_leaf(place.folders[0])
             if place.version == 2:
                 _reuse(places[0], controllers)

@@ -51,7 +51,7 @@ class CgroupRoot:
 
     version: int
     folders: tuple[str, ...]  # in the order of NEEDED; one folder on version 2
-    crowded: bool = False  # version 2: this program's processes must move to a leaf first
+    needs_leaf: bool = False  # version 2: this program's processes must move to a leaf first
     weighing: str = ""  # the folder of WEIGHING; none if it is missing
 
 
@@ -201,7 +201,7 @@ def _divisible(folder: str, group: str) -> CgroupRoot | CgroupUnavailable:
         return CgroupUnavailable(
             f"version 2: {folder} holds processes that are not ours to move", _DELEGATE
         )
-    return CgroupRoot(2, (folder,), crowded=True)
+    return CgroupRoot(2, (folder,), needs_leaf=True)
 
 
 def _delegated(folder: str) -> bool:

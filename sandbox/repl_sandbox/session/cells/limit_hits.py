@@ -53,12 +53,12 @@ class LimitHits:
     def add_to(self, outcome: AnyOutcome) -> AnyOutcome:
         """Return `outcome` with the limits that were enforced since the last call."""
         group, usage = self._links.group, outcome.usage
-        looks = group is not None and (
+        is_checked = group is not None and (
             type(outcome) is not Finished
             or self.needs_check(usage.execution_seconds, usage.cpu_seconds)
             or outcome.state != "kept"
         )
-        if not looks and not self.full:
+        if not is_checked and not self.full:
             return outcome
         counted = () if group is None else group.hit()
         # The kernel counts no fork that RLIMIT_NPROC refused.

@@ -79,11 +79,11 @@ def ask(
     request: control_channel.Message,
     take: Callable[[control_channel.Message, FileClient, int], _T],
     descriptors: Sequence[int] = (),
-    longer: float = 0.0,
+    extra_seconds: float = 0.0,
 ) -> _T:
     """Run a helper, and return what `take` makes of its answer: message, data, descriptor.
 
-    `longer`: seconds more than for a small operation.
+    `extra_seconds`: seconds more than for a small operation.
 
     Raises:
         OSError: the helper's error, with the path of `paths` at which it occurred.
@@ -91,7 +91,7 @@ def ask(
     """
     for _ in range(_ATTEMPTS):
         with (
-            _request(core, "files", request, descriptors, _TIMEOUT + longer) as helper,
+            _request(core, "files", request, descriptors, _TIMEOUT + extra_seconds) as helper,
             suppress(_NoAnswer),
         ):
             message, fd = helper.receive()

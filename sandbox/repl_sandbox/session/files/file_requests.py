@@ -44,10 +44,10 @@ def putting(core: Core, path: str, data: Source | MemoryFile) -> Callable[[], No
     def put() -> None:
         source, size = in_memory(data, path, int(core.limits.file_size))
         try:
-            coming = [_Coming(path, names, size)]
-            _check_room(core, coming)
+            new_files = [_NewFile(path, names, size)]
+            _check_room(core, new_files)
             with _included_in_state(core):
-                _send(core, coming, source)
+                _send(core, new_files, source)
         finally:
             os.close(source)
 
@@ -57,19 +57,19 @@ def putting(core: Core, path: str, data: Source | MemoryFile) -> Callable[[], No
 def putting_all(core: Core, files: Mapping[str, bytes | str]) -> Callable[[], None]:
     """The steps of `put_all`, after the checks of its arguments."""
     limit = int(core.limits.file_size)
-    coming, contents = [], {}
+    new_files, contents = [], {}
     for path, content in contents_of(files):
         if len(content) > limit:
             raise error_of(EFBIG, path, f"the limit is {limit:,} bytes (file_size)")
-        coming.append(_Coming(path, _named(core, path), len(content)))
+        new_files.append(_NewFile(path, _named(core, path), len(content)))
         contents[path] = content
 
     def put() -> None:
-        if not coming:
+        if not new_files:
             return
-        _check_room(core, coming)
+        _check_room(core, new_files)
         with _included_in_state(core):
-            for batch in _batches(coming):
+            for batch in _batches(new_files):
                 source, _ = memfd(b"".join(contents[each.path] for each in batch))
                 try:
                     _send(core, batch, source)
@@ -89,7 +89,7 @@ def _included_in_state(core: Core) -> Iterator[None]:
             request_keep(core)
 
 
-class _Coming(NamedTuple):
+class _NewFile(NamedTuple):
     """A file to write into the workspace."""
 
     path: str
@@ -97,13 +97,13 @@ class _Coming(NamedTuple):
     size: int
 
 
-def _batches(coming: Iterable[_Coming]) -> Iterator[list[_Coming]]:
+def _batches(new_files: Iterable[_NewFile]) -> Iterator[list[_NewFile]]:
     """Divide files among helpers: the names fit into one message, the contents into little
     memory.
     """
-    batch: list[_Coming] = []
+    batch: list[_NewFile] = []
     text = size = 0
-    for each in coming:
+    for each in new_files:
         row = len(json.dumps([each.names, each.size])) + 2
         if batch and (text + row > _MAX_TEXT or size + each.size > _MAX_BYTES):
             yield batch
@@ -114,15 +114,15 @@ def _batches(coming: Iterable[_Coming]) -> Iterator[list[_Coming]]:
         yield batch
 
 
-def _send(core: Core, batch: Sequence[_Coming], source: int) -> None:
+def _send(core: Core, batch: Sequence[_NewFile], source: int) -> None:
     """Have a helper write the files of `batch`, which lie one behind the other in `source`."""
     request = {
         "op": "put",
         "files": [[each.names, each.size] for each in batch],
         "token": secrets.token_hex(8),
     }
-    longer = sum(each.size for each in batch) / _SLOWEST + len(batch) / _SLOWEST_ROWS
-    ask(core, [each.path for each in batch], request, _done, (source,), longer)
+    extra_seconds = sum(each.size for each in batch) / _SLOWEST + len(batch) / _SLOWEST_ROWS
+    ask(core, [each.path for each in batch], request, _done, (source,), extra_seconds)
 
 
 def opening(core: Core, path: str, limit: int | None = None) -> Callable[[], WorkspaceFile]:
@@ -174,8 +174,8 @@ def getting_all(
     def get() -> dict[str, bytes | OSError]:
         if not named:
             return {}
-        longer = max_bytes / _SLOWEST + len(named) / _SLOWEST_ROWS
-        return ask(core, [named[0][0]], {"op": "each"}, read, (), longer)
+        extra_seconds = max_bytes / _SLOWEST + len(named) / _SLOWEST_ROWS
+        return ask(core, [named[0][0]], {"op": "each"}, read, (), extra_seconds)
 
     return get
 
@@ -205,14 +205,14 @@ def contents_of(files: object) -> Sequence[tuple[str, bytes]]:
     return [(path, content_of(data, f"files: {path!r}")) for path, data in files.items()]
 
 
-def _check_room(core: Core, coming: Iterable[_Coming]) -> None:
+def _check_room(core: Core, new_files: Iterable[_NewFile]) -> None:
     """Check the limit of the workspace, where no mount enforces it."""
     workspace, folder = int(core.limits.workspace), core.links.folder
     if not folder:
         return
     with suppress(FileNotFoundError):
         used = session_directory.use(folder, workspace)
-        for each in coming:
+        for each in new_files:
             used += each.size
             if used > workspace:
                 raise refusal(core, ENOSPC, each.path)

@@ -82,9 +82,9 @@ def hint(error: BaseException, namespace: Namespace | None, frame: FrameType | N
     if issubclass(type(error), HostCallError):
         return ""  # about limits and names of the host, not of the session
     found = ""
-    for kind, tell in _BY_CLASS:
+    for kind, describe in _BY_CLASS:
         if issubclass(type(error), kind):
-            found = tell(error, namespace, frame)
+            found = describe(error, namespace, frame)
             break
     return found or _behind(error)
 

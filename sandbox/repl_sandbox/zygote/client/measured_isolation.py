@@ -127,8 +127,8 @@ def _own_user(uid: int, baseline: IsolationBaseline) -> Layer:
     if uid not in others:
         detail = f"uid {uid}, the host's is {', '.join(map(str, sorted(others)))}"
         return Layer("own uid", active=True, detail=detail)
-    whose = "the host's" if uid == os.geteuid() else "that of all sessions of the template"
-    return Layer("own uid", active=False, detail=f"uid {uid} is also {whose}")
+    owner = "the host's" if uid == os.geteuid() else "that of all sessions of the template"
+    return Layer("own uid", active=False, detail=f"uid {uid} is also {owner}")
 
 
 def _container(baseline: IsolationBaseline, status: dict[str, str]) -> tuple[Layer, ...]:

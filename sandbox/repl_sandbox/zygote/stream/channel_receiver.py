@@ -116,7 +116,7 @@ class ChannelReceiver:
     def _end(self, channel: StreamChannel, *, closes: bool) -> None:
         channel.pending.popleft()
         if closes or channel.all_read:
-            self._channels.close(channel, tell=not closes)
+            self._channels.close(channel, notify=not closes)
         else:
             channel.end()
             self._channels.rearm(channel)

@@ -67,11 +67,11 @@ class ChannelTable:
         for channel in self._by_number.values():
             channel.release_lent_file(number)
 
-    def close(self, channel: StreamChannel, *, tell: bool = True) -> None:
-        """Close a channel; `tell` the other side."""
+    def close(self, channel: StreamChannel, *, notify: bool = True) -> None:
+        """Close a channel; `notify` the other side."""
         if channel.closed:
             return
-        if tell:
+        if notify:
             self._writer.send(stream_frames.CLOSE, channel.number)
         self._unregister(channel)
         self._by_number.pop(channel.number, None)

@@ -13,14 +13,14 @@ from ...limits.process_queries import NAMESPACES, namespace, read, status
 def measure() -> dict[str, Any]:
     """Return facts as JSON; one that cannot be read is left out."""
     facts: dict[str, Any] = {"kernel": [platform.release(), platform.version()]}
-    for name, look in (
+    for name, fact in (
         ("status", lambda: status("self")),
         ("interfaces", _interfaces),
         ("read_only", lambda: bool(os.statvfs("/").f_flag & os.ST_RDONLY) or _is_read_only()),
         ("no_new_privs", processes.gains_no_privileges),
     ):
         try:
-            facts[name] = look()
+            facts[name] = fact()
         except OSError:
             continue
     facts["namespaces"] = {}
