@@ -9,9 +9,11 @@ from playwright.sync_api import expect
 
 from repl_env.display.viewer.html_export import (
     evaluation_page_data,
+    files_data,
     trajectory_data,
     write_page,
 )
+from repl_env.display.viewer.named_files import NamedFiles
 from repl_env.evaluation import read_results
 from repl_env.rlm import TrajectoryWriter
 from tests.web.hostile_runs import hostile_events
@@ -48,6 +50,18 @@ def test_an_evaluation_opens_with_its_trajectories(open_page, tmp_path):
     expect(page.locator(".task-detail")).to_contain_text("Add the numbers in the context.")
     page.get_by_role("link", name="Trajectory").click()
     expect(page.get_by_role("heading", name="Run 0")).to_be_visible()
+
+
+def test_a_page_of_two_evaluations_has_their_comparison(open_page, tmp_path):
+    evaluations(tmp_path)
+    files = NamedFiles([tmp_path / "careless.jsonl", tmp_path / "exact.jsonl"])
+    write_page(files_data(files), tmp_path / "page.html")
+    page = open_page((tmp_path / "page.html").as_uri())
+    page.goto((tmp_path / "page.html").as_uri())
+
+    page.get_by_role("link", name="Compare").click()
+    expect(page.locator(".difference")).to_contain_text("95 % interval +")
+    assert page.locator(".changes-list li").count() > 10
 
 
 @pytest.mark.parametrize("place", ["0", "0/turn/1", "0/call/0.1"])

@@ -13,6 +13,7 @@ import os
 import tempfile
 from collections.abc import Sequence
 from functools import cache
+from itertools import permutations
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,12 +25,13 @@ from repl_env.display.viewer.module_linker import link
 from repl_env.display.viewer.named_files import NamedFile, NamedFiles
 from repl_env.display.viewer.size_limit import as_script_data, fitted, size_of
 from repl_env.display.viewer.trajectory_summary import TrajectorySummary
-from repl_env.display.viewer.view_data import kind_of
+from repl_env.display.viewer.view_data import ViewData, kind_of
 from repl_env.display.web_files import web_files
 from repl_env.evaluation.results_file import Result
 
 # Browsers open this at once, and mail and issue trackers take it.
 MAX_PAGE_BYTES: Final = 20_000_000
+MAX_COMPARED: Final = 6  # evaluations of a page that are compared, each with each
 _MARK: Final = b"<!doctype html>\n<!-- repl-env viewer -->\n"
 _FOREVER: Final = 1e9  # seconds
 
@@ -56,18 +58,46 @@ def evaluation_page_data(
     Raises:
         OSError: a file cannot be read.
     """
-    evaluation = evaluation_data(results)
-    first = {
-        "id": "0",
-        "name": name,
-        "kind": "results",
-        "scores": evaluation["scores"],
-        "evaluation": evaluation,
-    }
+    first = _evaluation("0", name, evaluation_data(results))
     found = [] if trajectories is None else NamedFiles([trajectories]).files()
     runs = [file for file in found if kind_of(file) == "trajectory"]
     files = [first, *(_trajectory(file, str(number)) for number, file in enumerate(runs, 1))]
     return {"start": "#/evaluation/0", "notes": [], "files": files}
+
+
+def files_data(files: NamedFiles) -> dict[str, Any]:
+    """Return the data of a page about all `files`, with the comparisons of evaluations.
+
+    Raises:
+        OSError: a file cannot be read.
+        ValueError: a results file is damaged.
+    """
+    data = ViewData(files)
+    kinds = {file: kind_of(file) for file in files.files()}
+    results = [file.id for file, kind in kinds.items() if kind == "results"]
+    pages = [
+        _trajectory(file, file.id)
+        if kind == "trajectory"
+        else _evaluation(file.id, file.name, data.evaluation(file.id))
+        for file, kind in kinds.items()
+        if kind != "other"
+    ]
+    # A page without a server cannot compare: it has the comparisons that its links lead to.
+    pairs = permutations(results[:MAX_COMPARED], 2)
+    return {
+        "start": _start(pages),
+        "notes": [],
+        "files": pages,
+        "comparisons": {f"{one}/{other}": data.comparison(one, other) for one, other in pairs},
+    }
+
+
+def _start(pages: Sequence[dict[str, Any]]) -> str:
+    """Return the place where a page opens: its only file, else the list."""
+    if len(pages) != 1:
+        return "#/"
+    kind = "run" if pages[0]["kind"] == "trajectory" else "evaluation"
+    return f"#/{kind}/{pages[0]['id']}"
 
 
 def write_page(data: dict[str, Any], out: Path, limit: int | None = None) -> None:
@@ -107,6 +137,11 @@ def check_target(out: Path) -> Path:
             if file.read(len(_MARK)) not in {_MARK, b""}:
                 raise FileExistsError(f"{out} exists, and is not a page of the viewer")
     return target
+
+
+def _evaluation(identifier: str, name: str, evaluation: dict[str, Any]) -> dict[str, Any]:
+    known = {"id": identifier, "name": name, "kind": "results"}
+    return known | {"scores": evaluation["scores"], "evaluation": evaluation}
 
 
 def _trajectory(file: NamedFile, identifier: str) -> dict[str, Any]:

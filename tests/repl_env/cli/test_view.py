@@ -134,6 +134,31 @@ def test_a_run_is_written_as_a_page(tmp_path, trajectory, capsys, monkeypatch):
         assert replay(str(trajectory), *wrong).returncode == 2, wrong
 
 
+def test_several_files_are_written_as_one_page(
+    tmp_path, trajectory, recording, capsys, monkeypatch
+):
+    tasks = tmp_path / "tasks.jsonl"
+    tasks.write_text(json.dumps({"id": "t", "question": "?", "context": None, "answer": "1"}))
+    (tmp_path / "solver.py").write_text("def solve(task):\n    return '1'\n")
+    evaluate = caller("eval", capsys, monkeypatch)
+    results = [str(tmp_path / name) for name in ("a.jsonl", "b.jsonl")]
+    for out in results:
+        solver = f"{tmp_path / 'solver.py'}:solve"
+        assert evaluate(str(tasks), "--solver", solver, "--out", out).returncode == 0
+    view, out = caller("view", capsys, monkeypatch), tmp_path / "all.html"
+
+    assert view(str(trajectory), str(recording), *results, "--html", str(out)).returncode == 0
+    found = re.search(r'<script type="application/json" id="data">(.*)</script>', out.read_text())
+    assert found is not None
+    data = json.loads(found[1])
+    assert [file["name"] for file in data["files"]] == [
+        "run.jsonl", "episode.json", "a.jsonl", "b.jsonl",
+    ]  # fmt: skip
+    assert (data["start"], sorted(data["comparisons"])) == ("#/", ["2/3", "3/2"])
+    for wrong in (["--html", str(trajectory)], ["--max-size", "1MB"]):
+        assert view(str(trajectory), *wrong).returncode == 2, wrong
+
+
 def test_an_evaluation_is_written_as_a_page(tmp_path, capsys, monkeypatch):
     tasks, out = tmp_path / "tasks.jsonl", tmp_path / "page.html"
     rows = [{"id": f"t{n}", "question": "?", "context": None, "answer": "1"} for n in range(3)]

@@ -27,8 +27,10 @@ export class EmbeddedSource {
     return this.#file(file).evaluation;
   }
 
-  async comparison() {
-    throw new Error("This file has no comparison; `repl-env view` shows one.");
+  async comparison(before, after) {
+    const found = this.#data.comparisons?.[`${before}/${after}`];
+    if (found === undefined) throw new Error("This file has no such comparison; `repl-env view` shows one.");
+    return found;
   }
 
   #file(id) {
