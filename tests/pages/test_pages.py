@@ -89,6 +89,7 @@ def test_the_first_example_of_the_readme_has_five_lines() -> None:
 
 def test_a_block_that_names_an_example_is_that_file() -> None:
     named = [block for block in BLOCKS if block.title.startswith("examples/")]
+    assert named
     for block in named:
         assert (ROOT / block.title).read_text(encoding="utf-8") == block.code, block.title
 

@@ -46,7 +46,7 @@ def test_tools_are_called_on_the_host_and_shown_with_their_docstrings(rlm):
     assert result.answer_value == [7, "xx"]
     assert where
     system = model.requests[0].messages[0]["content"]
-    assert "`lookup(key: 'str') -> 'int'`: The number of" in system or "The number of" in system
+    assert "`lookup(key: str) -> int`: The number of `key` in the register." in system
     assert "Says it again." in system
 
 

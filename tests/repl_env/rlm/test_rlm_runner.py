@@ -247,7 +247,7 @@ def test_a_turn_without_a_reply_is_no_iteration(rlm):
         assert (result.iterations, len(result.trajectory.root.turns)) == (2, 2)
 
 
-def test_a_call_lost_with_a_killed_cell_masks_the_run_and_the_kill_does_not(rlm):
+async def test_a_call_lost_with_a_killed_cell_masks_the_run_and_the_kill_does_not(rlm):
     def in_one_cell(asked):
         return ScriptedModel([code(f"answer['content'] = '1'\n{asked}\nwait()")])
 
@@ -258,7 +258,8 @@ def test_a_call_lost_with_a_killed_cell_masks_the_run_and_the_kill_does_not(rlm)
     tools = {"wait": lambda: never.wait(60)}
     lost = rlm(in_one_cell("llm_query('a')"), sub_model=ScriptedModel(query), tools=tools)
     cut = rlm(in_one_cell("pass"), tools=tools)
-    results = [made.run("?", expected_answer="1", timeout_s=2) for made in (lost, cut)]
+    runs = (made.arun("?", expected_answer="1", timeout_s=2) for made in (lost, cut))
+    results = await asyncio.gather(*runs)
     never.set()
     assert [(each.error_kind, each.reward) for each in results] == [("llm", None), ("timeout", 1.0)]
 

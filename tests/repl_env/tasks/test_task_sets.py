@@ -11,6 +11,7 @@ import pytest
 from repl_env.errors import EpisodeDone
 from repl_env.tasks import Evaluator, EvaluatorError, TaskError, evaluate, load, load_set, shipped
 from repl_sandbox import Limits, Sandbox
+from repl_sandbox.session import namespace_queries
 
 from .conftest import EVALUATE, GOOD, HALF, TOML
 
@@ -75,11 +76,6 @@ FAILURES = {
     "returns infinity in a list": ("def double(x): return [float('inf')]", "invalid"),
     "returns no JSON": ("def double(x): return object()", "invalid"),
     "returns too much": ("def double(x): return 'x' * 20_000_000", "invalid"),
-    "returns what is never read to its end": (
-        "class Endless(list):\n    def __iter__(self):\n        while True: pass\n"
-        "def double(x): return Endless([x])",
-        "crash",
-    ),
     "is half a character": ("\ud800", "exception"),
     "leaves": ("import os\ndef double(x): os._exit(0)", "crash"),
     "exits": ("import sys\ndef double(x): sys.exit(0)", "exception"),
@@ -94,6 +90,17 @@ def test_a_submission_that_fails_is_scored_as_a_failure(write, sandbox, code, ki
     found = evaluate(load(write(toml)), {"double.py": code}, sandbox=sandbox)
 
     assert (found.score, found.gain, found.failure) == (None, -1.0, kind)
+    assert found.message
+
+
+def test_a_reply_that_cannot_be_read_to_its_end_is_a_crash(write, sandbox, monkeypatch):
+    monkeypatch.setattr(namespace_queries, "RESTART_TIMEOUT", 1.0)
+    endless = "class Endless(list):\n    def __iter__(self):\n        while True: pass\n"
+    task = load(write(TOML.replace("call = 20", "call = 1")))
+    files = {"double.py": f"{endless}def double(x): return Endless([x])"}
+    found = evaluate(task, files, sandbox=sandbox)
+
+    assert (found.score, found.gain, found.failure) == (None, -1.0, "crash")
     assert found.message
 
 
