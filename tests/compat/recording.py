@@ -20,7 +20,7 @@ _TELLING = ("type", "code")
 
 
 def shape(value: Any) -> Any:
-    """Which fields a JSON value has, and of which kind each is."""
+    """The fields of a JSON value, and the kind of each."""
     if isinstance(value, dict):
         return {k: v if k in _TELLING else shape(v) for k, v in sorted(value.items())}
     if isinstance(value, bool) or value is None:

@@ -53,7 +53,7 @@ class Machine:
 
     @classmethod
     def prepared(cls, folder: Path, checkout: Path) -> Machine:
-        """What `folder` has, made if it is not there.
+        """The machine in `folder`, made if it is not there.
 
         Raises:
             MachineError: a program is missing, this is not root, or a download failed.

@@ -81,7 +81,7 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """For cells that are to run out of time, but not before they have come to a certain point.
 
-    How long they take to get there is the machine's affair.
+    The time that they take to get there depends on the machine.
     """
     clock = Clock()
     for name, module in list(sys.modules.items()):

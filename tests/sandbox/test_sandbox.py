@@ -135,7 +135,7 @@ def test_mounts_may_lie_in_a_folder_that_is_private_to_each_session(
 
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
-    """A directory that every user may look into. Whatever pytest starts closes those of pytest."""
+    """A directory that every user may list. Other users cannot list the directories of pytest."""
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         os.chmod(folder, 0o755)
         yield Path(folder)

@@ -179,7 +179,7 @@ def test_an_unavailable_tier_is_not_run_and_never_passed(tmp_path: Path) -> None
     assert "isolation must be one of" in verdict["reason"]
 
 
-def test_a_key_that_nobody_checks_is_an_error(tmp_path: Path) -> None:
+def test_an_unknown_key_of_a_case_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"unknown keys .*alive_withn"):
         load(Path(corpus(tmp_path, {"any": ("1", {"alive_withn": 3})})))
 

@@ -89,7 +89,7 @@ def test_a_session_closed_by_its_client_during_a_step_is_not_waited_for(how):
 
 
 def test_a_request_cut_off_over_http_gets_draining():
-    """And not what became of an episode: it may be sent again, to another server."""
+    """The code says that the request may be sent to another server, and nothing of an episode."""
     with serving({"drain_s": 0.05}) as server, ThreadPoolExecutor(2) as threads:
         token = ask(server, "POST", "/reset", {}, X_Session_Id="new")[1]["X-Session-Id"]
         (session,) = server.manager.sessions

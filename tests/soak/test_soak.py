@@ -31,7 +31,7 @@ def test_sessions_lose_only_their_workers(
 
 
 def test_a_soak_detects_losses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A model that forgets what cells add stands for sessions that know what they should not."""
+    """A model that forgets additions of cells looks like sessions with values from elsewhere."""
     monkeypatch.setattr("tests.soak.model.State.add", lambda self, number: None)
 
     report = soak(replace(PLAN, seconds=3, sessions=2))

@@ -1,4 +1,4 @@
-"""Pages of one file, opened from disk: they work, and ask nobody for anything."""
+"""Pages of one file, opened from disk: they work without a request to any host."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def test_a_run_is_found_in_the_list_and_read_turn_by_turn(open_page, serve, reco
     assert page.evaluate("window.shifts") < 0.1
 
 
-def test_exactly_what_the_model_was_shown_can_be_opened(open_page, serve, recorded):
+def test_the_messages_that_the_model_saw_can_be_opened(open_page, serve, recorded):
     shown = Trajectory.load(recorded / "run.jsonl").messages_at("0", 3)
     page = open_viewer(open_page, serve(recorded / "run.jsonl"), "#/run/0/0/turn/3")
     messages = page.locator(".message")

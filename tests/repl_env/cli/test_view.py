@@ -107,7 +107,9 @@ def test_replay_names_the_command_for_a_recorded_episode(recording, capsys, monk
         ("/dev/null", "neither a file nor a folder"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_shown_is_refused(tmp_path, trajectory, capsys, monkeypatch, name, told):
+def test_a_file_that_cannot_be_shown_is_refused(
+    tmp_path, trajectory, capsys, monkeypatch, name, told
+):
     (tmp_path / "link").symlink_to(trajectory)
     (tmp_path / "text").write_text("text")
     done = caller("view", capsys, monkeypatch)("--no-open", str(tmp_path / name))

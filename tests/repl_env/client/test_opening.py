@@ -1,4 +1,4 @@
-"""A reset for which no session came about is repeated, and opens nothing twice."""
+"""A reset that opened no session is repeated, and opens no session twice."""
 
 import pytest
 

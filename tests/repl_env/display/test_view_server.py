@@ -1,4 +1,4 @@
-"""The viewer's server: who gets data, and of which files."""
+"""The viewer's server: the requests that get data, and the files."""
 
 from __future__ import annotations
 

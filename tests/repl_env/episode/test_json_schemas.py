@@ -1,4 +1,4 @@
-"""JSON schemas of strangers: checked in bounded time, or refused."""
+"""Untrusted JSON schemas: checked in bounded time, or refused."""
 
 import json
 

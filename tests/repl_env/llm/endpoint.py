@@ -22,7 +22,7 @@ half of a completion, or of a stream, then the connection is closed | | `Drop()`
 closed without a byte | | `Hang()` | nothing, until the client goes away or the endpoint is closed |
 
 All have `delay=` seconds before the first byte. Counts of tokens are words, as `ScriptedModel` has
-them; `Reply(usage=...)` tells lies. Without pytest: `with Endpoint("yes") as served: ...`. As a
+them; `Reply(usage=...)` has others. Without pytest: `with Endpoint("yes") as served: ...`. As a
 process, for measuring: `python -m tests.repl_env.llm.endpoint --delay 0.05` prints its URL and
 serves until its standard input is closed.
 """

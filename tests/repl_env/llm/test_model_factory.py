@@ -1,4 +1,4 @@
-"""Which model the settings of an episode name."""
+"""The model that the settings of an episode name."""
 
 from __future__ import annotations
 

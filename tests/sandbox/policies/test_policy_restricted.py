@@ -374,7 +374,7 @@ def test_timeouts_apply_and_the_state_is_kept(session, clock):
     assert session.run("x > 1").value == "True"
 
 
-def test_imports_is_the_list_of_what_there_is():
+def test_imports_lists_the_allowed_modules():
     with Sandbox(policy=Policy("restricted", imports=["collections", "copy"])) as sandbox:
         with sandbox.session() as session:
             nested = "import copy, collections.abc\na = [[1]]\nb = copy.deepcopy(a)\n"

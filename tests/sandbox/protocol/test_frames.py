@@ -69,7 +69,7 @@ def test_bytes_after_a_frame_are_kept_for_the_next():
 
 
 def test_parts_are_independent_bytes_objects():
-    """Not views or bytearrays, which a later chunk would change or pin."""
+    """A view or a bytearray would be changed or pinned by a later chunk."""
     reader = FrameReader()
     (whole,) = read(reader, pack(b"h", b"b"))
     assert read(reader, pack(b"h", b"b")[:9]) == []

@@ -1,4 +1,4 @@
-"""Which cells a session can go back over, when there have been very many."""
+"""The cells that a session can roll back after very many cells."""
 
 from __future__ import annotations
 

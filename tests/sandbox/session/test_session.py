@@ -195,7 +195,7 @@ class Struck:
     ],
     ids=["run", "get", "set", "set in a file"],
 )
-def test_a_session_is_free_again_wherever_ctrl_c_interrupts(
+def test_a_session_is_free_again_after_ctrl_c_at_any_call(
     session: Session, use: Callable[[Session], object]
 ) -> None:
     session.run("kept = 1")

@@ -516,7 +516,7 @@ def test_memory_of_the_snapshot_alone_is_not_charged_to_the_code(sandbox: Sandbo
 
 
 @pytest.mark.parametrize("before", ["set", "run"])
-def test_a_worker_that_was_not_run_keeps_what_was_there_before_its_time_is_up(
+def test_a_worker_that_was_not_run_keeps_its_state_before_its_timeout(
     copied: Session, before: str
 ) -> None:
     """The worker has begun no cell and taken no snapshot: its end would lose the state of the last

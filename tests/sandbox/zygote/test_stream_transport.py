@@ -138,7 +138,7 @@ def test_large_output_files_and_values_arrive_whole_and_in_order(streamed: Sandb
         assert session.get("text") == "c" * size
 
 
-def test_what_a_worker_prints_before_its_end_is_kept(streamed: Sandbox) -> None:
+def test_output_of_a_worker_before_its_end_is_kept(streamed: Sandbox) -> None:
     with streamed.session() as session:
         session.run("x = 1")
         killed = session.run("print('last words', flush=True)\nimport os\nos._exit(3)")

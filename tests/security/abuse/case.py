@@ -1,7 +1,7 @@
 """One case of the corpus: code that attacks, and what must hold while and after it runs.
 
-`corpus/fixtures.json` says what each key means. A key that is not known here is an error: a check
-that nobody makes must not look like one that passed.
+`corpus/fixtures.json` says what each key means. An unknown key is an error: a check that is
+not made must not look like one that passed.
 """
 
 from __future__ import annotations

@@ -223,7 +223,7 @@ def test_a_put_does_not_write_through_a_hard_link(session: Session) -> None:
 
 
 def test_a_list_of_as_much_as_a_session_may_have_is_bounded(session: Session) -> None:
-    """Which is 65,536 entries: more do not fit on the mount, or end the worker."""
+    """A session has up to 65,536 entries: more do not fit on the mount, or end the worker."""
     each = 15_000 if session.isolation.tier == "jailed" else 3_000  # a disk takes its time
     do(
         session,

@@ -159,7 +159,7 @@ except IsolationError as error:
 
 
 def test_a_jail_that_cannot_be_built_is_an_error_of_the_sandbox() -> None:
-    """Not of its first session: the caller must learn the tier while there is a choice."""
+    """The caller must learn the tier before the first session, while there is a choice."""
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_IDS],
         capture_output=True,

@@ -38,7 +38,7 @@ from tests.waiting import PATIENCE, eventually
 
 @pytest.fixture
 def unwatched(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody but the kernel holds the limits."""
+    """The kernel alone enforces the limits."""
     monkeypatch.setattr(Watchdog, "add", lambda self, core: None)
 
 

@@ -86,7 +86,7 @@ def until(true: Callable[[], bool]) -> None:
 
 @contextmanager
 def burning(session: Session) -> Iterator[None]:
-    """It computes meanwhile; the time until its credit is used up depends on the machine."""
+    """The session computes in the block; the machine decides how soon its credit is used up."""
     thread = threading.Thread(target=session.run, args=(BURN,), kwargs={"timeout": 2 * PATIENCE})
     thread.start()
     try:

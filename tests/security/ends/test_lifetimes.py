@@ -196,7 +196,7 @@ boot._main(int(sys.argv[1]), sys.argv[2], inside=len(sys.argv) > 3)
 def test_a_session_whose_zygote_died_before_binding_it_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody could end it."""
+    """No process could end such a session."""
     boot, kill = tmp_path / "boot.py", tmp_path / "kill"
     boot.write_text(KILLED_AFTER.format(boot=interpreter.BOOT, kill=str(kill)))
     monkeypatch.setattr(interpreter, "BOOT", str(boot))

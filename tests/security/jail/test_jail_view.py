@@ -197,7 +197,7 @@ def test_every_mount_is_read_only_but_the_private_ones(view: Any) -> None:
 
 
 def test_no_mount_honours_setuid_or_devices(view: Any) -> None:
-    """But the device nodes, which are bound one by one; and only what is on top counts."""
+    """Device nodes are exceptions, bound one by one; only the topmost mount of a path counts."""
     on_top = {path: set(options) for path, options, _ in view["mounts"]}
     plain = {path for path in on_top if not path.startswith("/dev/")} | {"/dev/shm"}
     assert {path for path in plain if not {"nosuid", "nodev"} <= on_top[path]} == set()

@@ -39,7 +39,7 @@ def test_a_sandbox_writes_nothing_to_standard_error(capfd: pytest.CaptureFixture
 
 
 def test_code_has_the_rights_of_the_host(process: Sandbox, tmp_path: Path) -> None:
-    """Which is why it must be asked for by name."""
+    """The tier must be requested by name for that reason."""
     with process.session() as session:
         assert session.run("import os\nos.getuid()").value == str(os.getuid())
         session.run(f"open({str(tmp_path / 'file')!r}, 'w').write('x')")

@@ -1,4 +1,4 @@
-"""Which tier a sandbox gets: the strongest that works, never a weaker one than was required.
+"""The tier that a sandbox gets: the strongest that works, never a weaker one than was required.
 
 `jailed` is made unavailable by what makes it so in a container: a filter that refuses namespaces,
 or a limit of none.

@@ -70,7 +70,7 @@ def test_an_invalid_variable_is_named(name, value) -> None:
 
 
 @pytest.mark.parametrize("named", [False, True])
-def test_a_reset_has_what_it_does_not_say_from_them(named) -> None:
+def test_a_reset_has_the_missing_arguments_from_them(named) -> None:
     with serving({"episodes": MEANT}) as server, peer(server, named=named) as one:
         if named:
             one.open()

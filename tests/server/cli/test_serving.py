@@ -256,7 +256,7 @@ def test_memory_used_by_many_clients_is_returned():
 
 @pytest.mark.parametrize("where", ["step", "loop", "make"])
 def test_a_hanging_environment_does_not_block_shutdown(where):
-    """Nobody can end its thread, or a task that heeds nothing. The log says whose it is."""
+    """No thread, and no task that ignores cancellation, can be ended. The log names the class."""
     with subprocess.Popen(
         [sys.executable, "-m", "tests.server.cli.hanging_server", where],
         stdout=subprocess.PIPE,
@@ -293,7 +293,7 @@ def test_garbage_of_ended_sessions_is_collected_when_the_server_is_idle():
             left.append(weakref.ref(self))
 
         def close(self):
-            """Not referenced."""
+            """Leave the environment unreferenced."""
 
     gc.disable()
     try:

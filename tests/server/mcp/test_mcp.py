@@ -302,7 +302,7 @@ def test_the_end_of_a_session_answers_all_waiting_requests(post, quiet_server):
 @pytest.mark.parametrize("named", [True, False], ids=["of a session", "without one"])
 @pytest.mark.parametrize("accept", ["application/json", "application/json, text/event-stream"])
 def test_a_call_interrupted_by_a_stopping_server_is_an_error(named, accept):
-    """And not to call `reset`, which the server would refuse as well."""
+    """The error does not advise to call `reset`, which the server would refuse as well."""
     with serving({"drain_s": 0.05}) as server, ThreadPoolExecutor(1) as threads:
         url, headers = f"{server}/mcp", {"Accept": accept}
         if named:

@@ -1,4 +1,4 @@
-"""Whatever comes over a socket or in a body is answered by one reply that says what is wrong."""
+"""Any message on a socket and any body gets one reply, which names the fault."""
 
 import json
 

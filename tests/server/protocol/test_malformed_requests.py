@@ -1,4 +1,4 @@
-"""Malformed input of strangers is no fault of the server's: no traceback, nothing above warning."""
+"""Malformed requests are no errors of the server: no traceback, nothing above a warning."""
 
 from __future__ import annotations
 

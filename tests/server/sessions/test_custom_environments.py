@@ -59,7 +59,7 @@ def test_an_environment_without_a_client_is_closed(kind):
 
 
 class Keeper(Adder):
-    """Tells what its reset was given."""
+    """An environment whose reset returns its arguments."""
 
     def reset(self, **arguments):
         super().reset()
@@ -67,7 +67,7 @@ class Keeper(Adder):
 
 
 def test_arguments_are_passed_under_any_name():
-    """Not the methods of the adapter."""
+    """Arguments named like methods of the adapter reach the environment."""
     given = {"copy": 1, "given": "a", "model_config": [2], "model_extra": {}, "start": 0}
     with serving(environment=Keeper, **MODELS) as server, peer(server) as one:
         text = one.reset(**given)["observation"]["text"]
@@ -345,7 +345,7 @@ def test_a_factory_function_is_asked_for_its_concurrency(make):
 
 
 def test_clients_wait_until_the_concurrency_is_known():
-    """Even for a short queue: there is capacity for all of them."""
+    """A short queue refuses none of the clients, because there is capacity for all of them."""
     begun, made = threading.Event(), threading.Event()
 
     def environment():

@@ -112,7 +112,7 @@ def test_resuming_takes_a_session_away_from_a_socket_that_holds_it(adders, gate)
         assert other.ask("step", {"number": 1})["data"]["observation"]["total"] == 4
 
 
-def test_a_socket_can_resume_what_it_holds_by_another_name(adders):
+def test_a_resumed_session_can_be_taken_over_by_another_socket(adders):
     with peer(adders, named=True) as one:
         token = one.open()["token"]
     with peer(adders, named=True) as one, peer(adders, named=True) as other:

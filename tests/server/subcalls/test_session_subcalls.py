@@ -1,4 +1,4 @@
-"""Sub-calls of sessions: who answers, what they may cost together, and where the keys are not."""
+"""Sub-calls of sessions: their models, their common budget, and keys that no session sees."""
 
 import json
 import logging

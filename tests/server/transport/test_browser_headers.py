@@ -1,4 +1,4 @@
-"""Headers of every response to a browser: who may frame the response, and its type."""
+"""Headers of every response to a browser: the pages that may frame it, and its type."""
 
 from __future__ import annotations
 

@@ -342,7 +342,7 @@ def test_a_download_goes_on_after_the_file_and_the_session_are_gone(held: Held) 
     line.close()
 
 
-def test_a_file_that_becomes_shorter_amid_a_download_is_no_whole_file(held: Held) -> None:
+def test_a_file_that_shrinks_during_a_download_is_not_sent_as_whole(held: Held) -> None:
     held.request("PUT", "/files/large", b"x" * (8 * MIB))
     line = http.client.HTTPConnection(ME, held.server.port, timeout=PATIENCE)
     line.sock = None

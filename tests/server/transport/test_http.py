@@ -285,7 +285,7 @@ def test_a_body_with_another_content_type_is_refused(adders, kind, status):
     ("coding", "status"), [("gzip", 422), ("br", 422), ("Identity", 200), ("", 200)]
 )
 def test_a_compressed_body_is_refused(adders, coding, status):
-    """And not that it is no JSON, or has another hash."""
+    """The refusal names the compression, not a fault of JSON or of a hash."""
     found, _, told = ask(adders, "POST", "/reset", {"start": 1}, Content_Encoding=coding)
 
     assert found == status

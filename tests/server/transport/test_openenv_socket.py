@@ -150,7 +150,7 @@ def test_a_context_over_sixteen_mebibytes(server):
 
 
 @pytest.mark.parametrize("code", ["#" * (8 << 20) + "#", "#" + "é" * (4 << 20)])
-def test_code_that_is_too_long_is_refused_as_what_it_is(server, caplog, code):
+def test_code_that_is_too_long_is_refused_by_its_length(server, caplog, code):
     with peer(server) as one:
         one.reset()
         error = one.ask("step", {"code": code})["data"]

@@ -80,7 +80,7 @@ ABOUT = "type(context).__name__, len(context), hashlib.sha256(repr(context).enco
     [*LARGE.values(), *SMALL.values()],
     ids=[*LARGE, *(f"small {each}" for each in SMALL)],
 )
-def test_an_uploaded_context_is_what_it_would_be_if_it_were_given(
+def test_an_uploaded_context_equals_one_in_the_request(
     server, kind: str, value: Any, data: bytes
 ) -> None:
     given = {"$bytes": base64.b64encode(value).decode()} if kind == "bytes" else value
@@ -122,7 +122,7 @@ def test_a_session_on_an_upload_rolls_back_and_branches_as_any_other(server) -> 
             other.send("close", id="close")
 
 
-async def test_the_client_of_this_package_uploads_what_is_large(server) -> None:
+async def test_the_client_of_this_package_uploads_large_values(server) -> None:
     heard: list[tuple[int, int]] = []
     async with REPLEnv(server.url, connect_timeout_s=PATIENCE) as env:
         given = {"doc": TEXT, "rows": JSON, "raw": b"\xff" * MIB}
@@ -465,7 +465,7 @@ async def test_values_that_take_more_memory_than_there_is_are_refused(sandbox) -
 
 
 async def test_an_upload_that_is_deleted_before_it_is_read_is_unknown(sandbox) -> None:
-    """And is sent again by a client, which no other refusal has it do."""
+    """A client sends the upload again after this refusal alone."""
     bench = Bench(sandbox)
     references = await bench.put(b"x" * (2 * MIB))
     content = bench.uploads.get(bench.tenant, references["context"].sha256).content

@@ -1,4 +1,4 @@
-"""Memory that uploads take: who may have how much, and who goes when there is not enough."""
+"""Memory of uploads: the share of each tenant, and the uploads that are evicted for others."""
 
 from __future__ import annotations
 

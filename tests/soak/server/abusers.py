@@ -73,7 +73,7 @@ class Abuser:
     async def live(self, end: float) -> None:
         """Abuse until the time is up, and once at least.
 
-        Whatever a case does to its session, it gets a reply.
+        A case gets a reply, even if it ends its session.
         """
         await self._renew()
         number = self._number

@@ -1,4 +1,4 @@
-"""How a server ends: at once by SIGKILL, drained by SIGTERM."""
+"""The ends of a server: at once by SIGKILL, drained by SIGTERM."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ def fenced(*lines: str) -> str:
 
 
 class Script:
-    """Stands for `GRPOTrainer._generate_single_turn`: the replies of each rollout, in order.
+    """A replacement of `GRPOTrainer._generate_single_turn`: the replies of each rollout, in order.
 
     A reply is a text, or a function that is called and returns the text. Rollouts without a
     further reply write an empty one.

@@ -186,7 +186,7 @@ def test_a_file_that_was_only_found_may_not_give_away_keys_files_or_isolation(
     assert shown(*command, "--config", path)
 
 
-def test_a_found_file_may_say_what_harms_nobody() -> None:
+def test_a_found_file_may_set_harmless_options() -> None:
     written(
         "[run]\nmodel = 'owner/name:latest'\nbase-url = 'http://127.0.0.1:8000/v1'\n"
         "isolation = 'jailed'\ncontext = 'NAME=data/file'\n[serve]\nno-auth = false\n"

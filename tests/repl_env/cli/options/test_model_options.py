@@ -1,4 +1,4 @@
-"""Which model the options and the environment of the process mean, and which key goes where."""
+"""The model that options and environment variables select, and the hosts that get a key."""
 
 from __future__ import annotations
 

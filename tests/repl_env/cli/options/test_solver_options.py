@@ -24,7 +24,7 @@ MODEL = ModelOptions("m", "http://127.0.0.1:1/v1")
 
 @pytest.fixture(autouse=True)
 def made(monkeypatch: pytest.MonkeyPatch) -> list[LLM]:
-    """Which models a stand-in for endpoints was asked for."""
+    """The models that a stand-in for endpoints was asked for."""
     asked: list[LLM] = []
 
     def model_of(llm: LLM) -> ScriptedModel:

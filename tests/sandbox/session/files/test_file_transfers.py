@@ -247,7 +247,7 @@ thread = threading.Thread(target=swap, daemon=True); thread.start()
 """
 
 
-def test_code_that_exchanges_a_directory_for_a_link_leads_nobody_out(held: Session) -> None:
+def test_a_directory_exchanged_for_a_link_leads_to_no_file_outside(held: Session) -> None:
     """A thread of the session renames between cells, while the host reads, packs and writes."""
     value(held, SWAPPING)
     before = Path("/etc/passwd").read_bytes()
@@ -347,7 +347,7 @@ async def test_an_archive_comes_in_pieces_on_an_event_loop(tmp_path: Path) -> No
             assert opened.read(0, 10) == b"0123456789"
 
 
-def test_an_archive_amid_which_the_session_is_closed_says_so(small: Sandbox) -> None:
+def test_an_archive_whose_session_is_closed_is_an_error(small: Sandbox) -> None:
     class Closing(io.BytesIO):
         def write(self, data: Any) -> int:
             session.close()

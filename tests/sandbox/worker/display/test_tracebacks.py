@@ -303,7 +303,7 @@ def test_an_exception_that_was_never_raised_can_be_described():
 
 
 def test_describing_never_raises(monkeypatch):
-    """Even if everything that it uses is broken, it reports the kind of the error."""
+    """A description whose parts are broken still has the kind of the error."""
     break_descriptions(monkeypatch)
     assert describe(ValueError("v"), 1) == ErrorInfo("ValueError", "", "ValueError\n", None)
 
