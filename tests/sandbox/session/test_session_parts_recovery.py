@@ -67,7 +67,7 @@ def test_the_latest_snapshot_takes_over_from_a_dead_worker(peer: Peer) -> None:
     assert peer.io.worker.lost == ("a thread",)
     assert peer.io.worker.cpu_of_ended == 3.0  # of the worker, and of the snapshot until then
     assert recovery.history.last == 2 and not peer.io.worker.dead
-    assert peer.io.configuration.known  # it is a snapshot of a configured worker
+    assert peer.io.configuration.is_known  # it is a snapshot of a configured worker
 
 
 def test_cells_after_the_snapshot_are_reported_as_undone(peer: Peer) -> None:
@@ -95,7 +95,7 @@ def test_without_a_snapshot_an_empty_worker_takes_over(
     acts = refusal if "revive" in orders else []
     assert drive(recovery.replace(), peer.io, *acts, peer.start_worker) == state
     assert peer.hear_orders() == orders
-    assert not recovery.history and not peer.io.configuration.known
+    assert not recovery.history and not peer.io.configuration.is_known
     assert peer.io.init.worker_number == 1
 
 
@@ -164,7 +164,7 @@ def test_a_rollback_wakes_the_snapshot_of_that_cell(peer: Peer) -> None:
     assert lost == ("a socket",) and peer.io.worker.lost == ()
     peer.hear_orders()
     assert peer.orders[0]["cell"] == 1 and recovery.history.last == 1
-    assert peer.configuration.known
+    assert peer.configuration.is_known
 
 
 def test_a_rollback_without_a_snapshot_leaves_the_session_unchanged(peer: Peer) -> None:
