@@ -47,7 +47,7 @@ QUESTION = (
     "Answer as a dict with the keys `classes` (package: number) and `longest`."
 )
 
-# What a model might write at the root, one reply per turn.
+# Replies of a model at the root, one for each turn.
 ROOT = [
     """The context may be large. First its size and how it looks.
 ```repl
@@ -168,7 +168,7 @@ def recurse(context: str, expected: dict[str, object], file: Path) -> bool:
 
 
 def reply(request: ModelRequest) -> str:
-    """What the model says: at the root, in the run below, or to a single question."""
+    """Return the reply of the model: at the root, in the run below, or to a single question."""
     origin = request.origin
     if origin.purpose == "turn":
         return (ROOT if "." not in origin.run else CHILD)[origin.number - 1]
@@ -216,7 +216,7 @@ def play(
 
 
 def show(result: StepResult[REPLObservation]) -> None:
-    """What the policy gets to see of a step, and what it cost."""
+    """Print the observation of a step, as the policy sees it, and its cost."""
     seen = result.observation.result
     for text, style in ((seen.stdout, ""), (seen.stderr, "red")):
         if text.strip():

@@ -94,7 +94,7 @@ class NumberHunt(Environment[Guess, Hint, Hunt]):
 
     @property
     def state(self) -> Hunt:
-        """What a policy can know by now."""
+        """Return the observation: all that a policy can know by now."""
         return self._state
 
     def get_metadata(self) -> EnvironmentMetadata:

@@ -22,7 +22,7 @@ LOG = "".join(
 )
 TRUTH = sum(line.endswith("500") for line in LOG.splitlines())
 
-# What a model might propose: one counts the wrong thing, one takes too long, one is right.
+# Proposals of a model: one counts the wrong thing, one takes too long, one is right.
 CANDIDATES = (
     "FINAL(context.count('500'))",
     "while True: pass",

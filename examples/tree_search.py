@@ -5,7 +5,7 @@ from repl_env import LocalREPLEnv
 LOG = "".join(f"{n:04d} GET /page {500 if n % 101 == 0 else 200}\n" for n in range(1, 5001))
 START = "rows = [line.split() for line in context.splitlines()]\ncache = {}"
 
-# What a model might propose after the first cell, sampled eight times.
+# Proposals of a model after the first cell, sampled eight times.
 CANDIDATES = [
     "FINAL(context.count('500'))",
     "FINAL(len(rows))",

@@ -25,7 +25,7 @@ class BetweenReplies:
         self._role = self._role_of(role)
 
     def ids(self, reply: list[int], message: str) -> list[int]:
-        """What follows `reply`, which may have the token that ends it already, or not."""
+        """Return the tokens that follow `reply`, which may already end with its end token."""
         text = self._behind(self._role, message)
         eos = self._tokenizer.eos_token
         if eos and reply and reply[-1] == self._tokenizer.eos_token_id:

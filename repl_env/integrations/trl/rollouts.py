@@ -64,7 +64,7 @@ class Rollouts:
     an infrastructure error touched are masked, all of them: it changes nothing in the update.
 
     TRL tells a rollout function the prompts alone. The row of a prompt, with its context and the
-    expected answer, is looked up in `dataset`. Where rows differ behind equal prompts, give the
+    expected answer, is looked up in `dataset`. If rows differ behind equal prompts, give the
     last message a key of its own, as {"role": "user", "content": "...", "task": "17"}.
 
     Args:

@@ -153,7 +153,7 @@ class REPLToolEnv:
         return escaped(message_of(result.observation), self._tokens)
 
     def _guarded(self, act: Callable[[], Result]) -> Result | None:
-        """What `act()` returns; None if it fails, for `get_reward` to tell or to raise."""
+        """Return the result of `act()`, or None if it fails; `get_reward` reports the failure."""
         try:
             return act()
         except (SandboxError, EpisodeAborted):

@@ -1,4 +1,4 @@
-"""Where the sessions of episodes are: on this machine, or on a server of ours."""
+"""Location of the sessions of episodes: this machine, or a server of this project."""
 
 from __future__ import annotations
 

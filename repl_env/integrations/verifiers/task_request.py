@@ -60,7 +60,7 @@ def question_of(data: vf.TaskData) -> str:
 
 
 def request_of(data: vf.TaskData) -> dict[str, Any]:
-    """What the session of a task is given, as arguments of a reset and of `RLM.run` alike."""
+    """Return the arguments of a reset, which are also those of `RLM.run`, for a task."""
     if not isinstance(data, REPLData):
         return {}
     context = data.context if data.context_file is None else data.context_file

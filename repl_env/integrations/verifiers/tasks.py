@@ -40,12 +40,12 @@ class REPLTask(vf.Task[REPLData, REPLState, REPLTaskConfig]):
 
     @vf.reward
     async def task_reward(self, trace: vf.Trace) -> float:
-        """What the task paid: 1.0 for the expected answer, by the default rubric."""
+        """Return the reward of the task: 1.0 for the expected answer, by the default rubric."""
         return EpisodeRecord.of(trace).task_reward
 
     @vf.reward
     async def shaping(self, trace: vf.Trace) -> float:
-        """What was paid besides, as for code that raises, or for no answer."""
+        """Return the other rewards, as for code that raises, or for no answer."""
         return EpisodeRecord.of(trace).shaping
 
     @vf.metric
