@@ -185,7 +185,7 @@ def test_a_cgroup_root_without_weights_still_enforces_the_limits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert isinstance(FOUND, CgroupRoot)
-    place = CgroupRoot(FOUND.version, FOUND.folders, FOUND.crowded, weighing="/nowhere")
+    place = CgroupRoot(FOUND.version, FOUND.folders, FOUND.needs_leaf, weighing="/nowhere")
     monkeypatch.setattr("repl_sandbox.pool.template_process.find", lambda: place)
     if place.version == 2:
         pytest.skip("the folder is that of the limits")
