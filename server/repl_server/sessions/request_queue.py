@@ -23,7 +23,7 @@ class ReplySink(Protocol):
 
     @property
     def gone(self) -> bool:
-        """Whether the client has left."""
+        """True if the client has left."""
 
     @property
     def blocked_since(self) -> float | None:

@@ -59,7 +59,7 @@ class SchedulerSlot:
 
     @property
     def waits(self) -> bool:
-        """Whether a request of the session is queued."""
+        """True if a request of the session is queued."""
         return self.turn is not None
 
     def asks(self, now: float) -> bool:

@@ -27,13 +27,12 @@ from ..telemetry.recorder import Telemetry
 from ..tenants.tenant import Tenant
 from .cpu_accounting import CPUAccounting, seconds_of
 from .environments.environment_adapter import EnvironmentAdapter
-from .request_queue import PendingRequest, ReplySink, RequestQueue, cancelled_reply
+from .request_queue import PendingRequest, ReplySink, cancelled_reply
+from .request_runner import RequestRunner
 from .scheduler import RequestScheduler
 
 # Requests that a draining server does not start.
 _BEGINS = frozenset({"reset", "step", "follow_up", "rollback", "branch"})
-# Errors of requests that were not started; the client may send such a request again with its id.
-_NOT_RUN = frozenset({"RATE_LIMITED", "QUOTA_EXCEEDED"})
 
 # Answers one type of request. An exception that it raises becomes the error reply.
 Handler: TypeAlias = Callable[
@@ -105,14 +104,9 @@ class ServerSession:
         self.cpu = manager.new_cpu_accounting(self)
         self.manager = manager
         self.adapter = adapter
-        self._queue = RequestQueue()
         self._slot = manager.scheduler.slot()
-        self._last: PendingRequest | None = None
-        self._running: PendingRequest | None = None
-        self._delivering: PendingRequest | None = None  # its reply is being sent
         self._stepping = False
-        self._cancelled: PendingRequest | None = None
-        self._runner = asyncio.create_task(self._run())
+        self._requests = RequestRunner(self._reply)
         self._closing: asyncio.Task[None] | None = None
 
     # ── for sockets and routes ───────────────────────────────────────────────────────────────────
@@ -120,22 +114,22 @@ class ServerSession:
     @property
     def running(self) -> str | None:
         """The id of the running request; None without one, or if it has no id."""
-        return None if self._running is None else self._running.request.id
+        running = self._requests.running
+        return None if running is None else running.request.id
 
     @property
     def busy(self) -> bool:
-        """Whether a request is running or pending."""
-        return self._running is not None or len(self._queue) > 0
+        """True if a request is running or pending."""
+        return self._requests.running is not None or len(self._requests.queue) > 0
 
     @property
     def awaited(self) -> bool:
-        """Whether a client waits for a running or pending request."""
-        running = () if self._running is None else (self._running,)
-        return any(not sink.gone for pending in (*running, *self._queue) for sink in pending.sinks)
+        """True if a client waits for a running or pending request."""
+        return self._requests.awaited
 
     @property
     def closing(self) -> bool:
-        """Whether the session is closing or closed."""
+        """True if the session is closing or closed."""
         return self._closing is not None
 
     def facts(self, *, resumed: bool) -> dict[str, Any]:
@@ -161,33 +155,27 @@ class ServerSession:
     def submit(self, request: ClientRequest | InvalidFrame, sink: ReplySink) -> None:
         """Queue a request; its reply, possibly the kept one, goes to `sink`."""
         self.used_at, self.confirmed = time.monotonic(), True
-        earlier = None if request.id is None else self._earlier_request(request.id)
-        if earlier is None:
-            self._queue.add(PendingRequest(request, sink))
-        elif earlier.reply is None:
-            earlier.add_sink(sink)
-        else:
-            self._queue.add(PendingRequest(earlier.request, sink, earlier.reply))
+        self._requests.submit(request, sink)
 
     @property
     def queued(self) -> int:
         """Number of pending requests."""
-        return len(self._queue)
+        return len(self._requests.queue)
 
     @property
     def accepts_more(self) -> bool:
-        """Whether the client may send further requests now."""
-        return not self._queue.full
+        """True if the client may send further requests now."""
+        return not self._requests.queue.full
 
     async def wait_for_space(self) -> None:
         """Wait until the client may send further requests."""
-        await self._queue.wait_for_space()
+        await self._requests.queue.wait_for_space()
 
     async def cancel(self, id: str) -> bool:
         """Cancel the request with this id; False if it is neither running nor pending."""
-        running = self._running
+        running = self._requests.running
         if running is None or running.request.id != id:
-            return self._queue.cancel(id)
+            return self._requests.queue.cancel(id)
         if self._slot.waits:
             self._abandon(running)
         elif await self.adapter.interrupt():
@@ -209,21 +197,21 @@ class ServerSession:
         self._resumable |= resumable
         self.used_at = time.monotonic()
         if before is not None and before is not sink:
-            self._queue.remove_sink(before)
+            self._requests.queue.remove_sink(before)
             before.end(TAKEN_OVER, "the session was resumed by another socket")
 
     def detach(self, sink: ReplySink) -> None:
         """Detach a closed socket, and drop its pending requests."""
         if self.sink is sink:
             self.sink, self.detached_at = None, time.monotonic()
-            self._queue.remove_sink(sink)
+            self._requests.queue.remove_sink(sink)
             self.manager.telemetry.session_left(self)
 
     def detach_guest(self, sink: ReplySink) -> None:
         """Detach a socket that had joined an existing session; the session goes on as before."""
         if self.sink is sink:
             self.sink, self.detached_at = None, time.monotonic() if self._resumable else None
-            self._queue.remove_sink(sink)
+            self._requests.queue.remove_sink(sink)
 
     async def reset(self, data: Any) -> Any:
         """Start an episode and record it; returns the observation. For request handlers."""
@@ -275,7 +263,7 @@ class ServerSession:
 
     async def wait_idle(self) -> None:
         """Wait until no request is left and all replies were sent, or the session ended."""
-        await self._queue.wait_idle()
+        await self._requests.queue.wait_idle()
 
     def ended_error(self, code: str) -> RequestError:
         """The error for requests to the ended session: `code`, or DRAINING."""
@@ -287,6 +275,7 @@ class ServerSession:
         """Start to close the session; the task finishes when all its resources are released."""
         if self._closing is None:
             self.ending = why
+            self._requests.closing = True
             self._closing = asyncio.create_task(self._close())
         return self._closing
 
@@ -294,25 +283,7 @@ class ServerSession:
         """Close the session and release its resources."""
         await asyncio.shield(self.end(why))
 
-    # ── the runner ───────────────────────────────────────────────────────────────────────────────
-
-    async def _run(self) -> None:
-        while self._closing is None:  # checked, because an environment may swallow the cancellation
-            pending = await self._queue.take()
-            if pending.reply is None:
-                self._running, before = pending, self._last
-                if pending.request.id is not None:
-                    self._last = pending
-                pending.reply = await self._reply(pending)
-                if pending.reply.refusal is not None and pending.reply.refusal.code in _NOT_RUN:
-                    self._last = before
-                self._running = None
-            self.used_at = time.monotonic()
-            self._delivering = pending
-            await pending.sink.deliver(pending.request.id, pending.reply)
-            for sink in reversed(pending.earlier_sinks):
-                await sink.deliver(pending.request.id, pending.reply)
-            self._delivering = None
+    # ── performing requests ──────────────────────────────────────────────────────────────────────
 
     async def _reply(self, pending: PendingRequest) -> ServerReply:
         request = pending.request
@@ -325,7 +296,7 @@ class ServerSession:
                 self.manager.check_open()
             return await self.manager.handlers[request.type](self, pending, request)
         except asyncio.CancelledError:
-            if not self._recall(pending):
+            if not self._requests.recall(pending):
                 raise
             return cancelled_reply()
         # Boundary: an error of the environment becomes the error reply of its request.
@@ -335,33 +306,13 @@ class ServerSession:
                 return ServerReply.of_error(self.ended_error("EPISODE_ABORTED"))
             return ServerReply.of_error(request_error_of(error))
         finally:
-            if self._cancelled is not None:
-                self._recall(pending)  # the environment swallowed the cancellation
-
-    # ── helpers ──────────────────────────────────────────────────────────────────────────────────
-
-    def _earlier_request(self, id: str) -> PendingRequest | None:
-        """The last or a pending request, if it has this id."""
-        if self._last is not None and self._last.request.id == id:
-            return self._last
-        return self._queue.find(id)
-
-    def _abandon(self, pending: PendingRequest) -> None:
-        """Cancel the running request, unless its result is only waiting for a slow reader."""
-        early = self._stepping or self._slot.waits
-        if self._running is pending and early and self._closing is None:
-            self._cancelled = pending
-            self._runner.cancel()
-
-    def _recall(self, pending: PendingRequest) -> bool:
-        """Undo the cancellation by `_abandon`; False if another cancellation is pending."""
-        left, self._cancelled = self._cancelled is pending, None
-        return left and self._runner.uncancel() == 0
+            self.used_at = time.monotonic()
+            if self._requests.cancelled:
+                self._requests.recall(pending)  # the environment swallowed the cancellation
 
     def _notify_sinks(self) -> None:
         """End all sinks that wait for a reply or hold the session."""
-        pending = (*self._queue, *filter(None, [self._running, self._delivering]))
-        sinks = [sink for each in pending for sink in each.sinks]
+        sinks = self._requests.sinks
         if self.sink is not None:
             sinks.append(self.sink)
         if sinks:
@@ -369,21 +320,23 @@ class ServerSession:
             for sink in sinks:
                 sink.end(ended.close or 1000, ended.message)
 
+    def _abandon(self, pending: PendingRequest) -> None:
+        """Cancel the running request, unless its result is only waiting for a slow reader."""
+        if (self._stepping or self._slot.waits) and self._closing is None:
+            self._requests.abandon(pending)
+
     async def _close(self) -> None:
         try:
             self.account_cpu()
             if self._stepping:
                 # Kill the session under the step: quicker than waiting for the step to end.
                 await self.adapter.cut_off()
-            self._runner.cancel()
-            await asyncio.wait([self._runner])
+            await self._requests.stop()
             self._notify_sinks()
             await self.adapter.close()
         # Boundary: the manager must forget the session even if its environment fails to close.
         except Exception as error:  # noqa: BLE001
             server_fault("SESSION_ERROR", "closing", error)
         finally:
-            # The session is in reference cycles and collected late, and replies may be large.
-            self._last = self._running = self._delivering = None
-            self._queue.end()  # wakes `wait_idle`
+            self._requests.discard()
             self.manager.forget(self)

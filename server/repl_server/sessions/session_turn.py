@@ -28,7 +28,7 @@ class SessionTurn:
 
     @property
     def gone(self) -> bool:
-        """Whether nobody holds the session, or waits for it, any more."""
+        """True if nobody holds the session, or waits for it, any more."""
         return self.ended.is_set()
 
     async def deliver(self, id: str | None, reply: ServerReply) -> None:

@@ -126,7 +126,7 @@ class CustomAdapter:
 
 
 def _is_asynchronous(kind: type, name: str) -> bool:
-    """Whether `name_async` is overridden, rather than a base's wrapper of the blocking method."""
+    """Return whether `name_async` is overridden, and no base's wrapper of the blocking method."""
     for each in kind.__mro__:
         if f"{name}_async" in vars(each):
             return True

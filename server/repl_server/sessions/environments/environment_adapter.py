@@ -21,7 +21,7 @@ class EnvironmentAdapter(Protocol):
 
     @property
     def scored(self) -> bool:
-        """Whether the current episode has an expected answer."""
+        """True if the current episode has an expected answer."""
 
     async def reset(self, data: ResetArguments | dict[str, Any]) -> Any:
         """Start an episode with the arguments in `data`; returns the first observation."""

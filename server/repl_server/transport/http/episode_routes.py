@@ -86,7 +86,7 @@ class SingleReply:
 
     @property
     def gone(self) -> bool:
-        """Whether the reply is there, or its receiver has been cancelled."""
+        """True if the reply is there, or its receiver has been cancelled."""
         return self._reply.done()
 
     async def deliver(self, id: str | None, reply: ServerReply) -> None:
@@ -170,7 +170,7 @@ class EpisodeRoutes:
         return await self._manager.metadata()
 
     async def ready(self, response: Response) -> ReadinessResponse:
-        """Whether a session could be opened now."""
+        """Report whether a session could be opened now."""
         admission = self._manager.admission
         ready = admission.free > 0 and not self._manager.draining
         response.status_code = 200 if ready else 503

@@ -67,36 +67,64 @@ class WrittenResponse(BaseModel):
     sha256: str
 
 
+_Name = Annotated[str, Path(description="A file, relative to the workspace.")]
+_Token = Annotated[str, Header(alias=SESSION, max_length=200, description="A session's token.")]
+_Limit = Annotated[int, Query(ge=1, le=MOST_ENTRIES, description="Entries to return at most.")]
+_Bytes = Annotated[
+    int | None, Query(ge=1, le=1 << 50, description="Bytes of all its files, at most.")
+]
+_Folder = Annotated[str, Query(description="A directory, relative to the workspace.")]
+_BINARY = {"content": {"application/octet-stream": {"schema": {"type": "string"}}}}
+_TAR = {"content": {"application/x-tar": {"schema": {"type": "string"}}}}
+
+
 class FileRoutes:
     """Handlers of the routes."""
 
     def __init__(self, manager: SessionManager) -> None:
         self._manager = manager
 
-    def session(self, request: HTTPRequest, token: str) -> ServerSession:
+    async def list_(
+        self, request: HTTPRequest, session: _Token, path: _Folder = "", limit: _Limit = 10_000
+    ) -> Response:
+        """List a directory of the workspace, and those below it."""
+        found = self._session(request, session)
+        work = _list(found, _query_path(request.scope), limit)
+        return await run_until_disconnect(request, work)
+
+    async def get(self, request: HTTPRequest, path: _Name, session: _Token) -> Response:
+        """Download a file of the workspace, or one range of it."""
+        found = self._session(request, session)
+        work = _get(request, found, _file_path(request.scope, path))
+        return await run_until_disconnect(request, work)
+
+    async def put(self, request: HTTPRequest, path: _Name, session: _Token) -> Response:
+        """Write the body to a file of the workspace; directories above it are made."""
+        body = UploadBody(request)
+        try:
+            found = self._session(request, session)
+            return await self._write(request, found, _file_path(request.scope, path), body)
+        except ClientDisconnect:
+            return Response(status_code=400)  # nobody reads it
+        except RequestError as refusal:
+            answer = error_response(request, refusal)
+            if not await body.drain(LINGER_S):
+                answer.headers["Connection"] = "close"
+            return answer
+
+    async def archive(
+        self, request: HTTPRequest, session: _Token, path: _Folder = "", limit: _Bytes = None
+    ) -> Response:
+        """Download a directory of the workspace as a tar archive."""
+        found = self._session(request, session)
+        work = _archive(found, _query_path(request.scope), limit)
+        return await run_until_disconnect(request, work)
+
+    def _session(self, request: HTTPRequest, token: str) -> ServerSession:
         """The session that `token` names; RequestError UNKNOWN_SESSION."""
         return self._manager.find(tenant_of(request.scope), token)
 
-    async def list(self, session: ServerSession, path: str, limit: int) -> Response:
-        """The entries below a directory."""
-        async with turn_of(session) as adapter:
-            with file_errors():
-                found = await adapter.files.list(path, limit=limit)
-        return Response(await asyncio.to_thread(_text, found), media_type="application/json")
-
-    async def get(self, request: HTTPRequest, session: ServerSession, path: str) -> Response:
-        """A file, or a range of it; later requests of the session do not wait for the client."""
-        async with turn_of(session) as adapter:
-            with file_errors():
-                file = await adapter.files.open(path)
-        try:
-            return file_download(request, file)
-        except RequestError as refusal:
-            answer = error_response(request, refusal)
-            answer.headers["Content-Range"] = f"bytes */{file.size}"
-            return answer
-
-    async def put(
+    async def _write(
         self, request: HTTPRequest, session: ServerSession, path: str, body: UploadBody
     ) -> Response:
         """Write a file. The session is not held while the body arrives."""
@@ -111,15 +139,65 @@ class FileRoutes:
             written = WrittenResponse(size=content.size, sha256=content.sha256)
         return Response(written.model_dump_json(), 201, media_type="application/json")
 
-    async def archive(self, session: ServerSession, path: str, limit: int | None) -> Response:
-        """A directory as a tar archive; the session waits for its client."""
-        chunks = _archive(session, path, limit)
-        # Errors of the path come as an error response, not amid the archive.
-        first = await anext(chunks)
-        return Download(_after(first, chunks), _archive_name(path), media_type="application/x-tar")
+
+def file_router(manager: SessionManager) -> APIRouter:
+    """Create the routes."""
+    routes = FileRoutes(manager)
+    register_url_convertor("name", _AnyName())
+    router = APIRouter(tags=["files"])
+    router.get("/files", response_model=FilesResponse, responses=_problems(404, 409, 422, 429))(
+        routes.list_
+    )
+    router.get(
+        "/files/{path:name}",
+        response_class=Response,
+        responses={200: _BINARY, 206: _BINARY, **_problems(404, 409, 416, 422, 429)},
+    )(routes.get)
+    router.put(
+        "/files/{path:name}",
+        status_code=201,
+        response_model=WrittenResponse,
+        responses=_problems(404, 408, 409, 413, 422, 429, 503, 507),
+        openapi_extra={"requestBody": _BINARY},
+    )(routes.put)
+    router.get(
+        "/archive",
+        response_class=Response,
+        responses={200: _TAR, **_problems(404, 409, 422, 429)},
+    )(routes.archive)
+    return router
 
 
-async def _archive(
+async def _list(session: ServerSession, path: str, limit: int) -> Response:
+    """The entries below a directory."""
+    async with turn_of(session) as adapter:
+        with file_errors():
+            found = await adapter.files.list(path, limit=limit)
+    return Response(await asyncio.to_thread(_text, found), media_type="application/json")
+
+
+async def _get(request: HTTPRequest, session: ServerSession, path: str) -> Response:
+    """A file, or a range of it; later requests of the session do not wait for the client."""
+    async with turn_of(session) as adapter:
+        with file_errors():
+            file = await adapter.files.open(path)
+    try:
+        return file_download(request, file)
+    except RequestError as refusal:
+        answer = error_response(request, refusal)
+        answer.headers["Content-Range"] = f"bytes */{file.size}"
+        return answer
+
+
+async def _archive(session: ServerSession, path: str, limit: int | None) -> Response:
+    """A directory as a tar archive; the session waits for its client."""
+    chunks = _archive_chunks(session, path, limit)
+    # Errors of the path come as an error response, not amid the archive.
+    first = await anext(chunks)
+    return Download(_after(first, chunks), _archive_name(path), media_type="application/x-tar")
+
+
+async def _archive_chunks(
     session: ServerSession, path: str, limit: int | None
 ) -> AsyncGenerator[bytes, None]:
     async with turn_of(session) as adapter:
@@ -134,81 +212,6 @@ async def _after(first: bytes, chunks: AsyncGenerator[bytes, None]) -> AsyncGene
         yield first
         async for chunk in chunks:
             yield chunk
-
-
-_Name = Annotated[str, Path(description="A file, relative to the workspace.")]
-_Token = Annotated[str, Header(alias=SESSION, max_length=200, description="A session's token.")]
-_Limit = Annotated[int, Query(ge=1, le=MOST_ENTRIES, description="Entries to return at most.")]
-_Bytes = Annotated[
-    int | None, Query(ge=1, le=1 << 50, description="Bytes of all its files, at most.")
-]
-_Folder = Annotated[str, Query(description="A directory, relative to the workspace.")]
-_BINARY = {"content": {"application/octet-stream": {"schema": {"type": "string"}}}}
-_TAR = {"content": {"application/x-tar": {"schema": {"type": "string"}}}}
-
-
-def file_router(manager: SessionManager) -> APIRouter:
-    """Create the routes."""
-    routes = FileRoutes(manager)
-    register_url_convertor("name", _AnyName())
-    made = APIRouter(tags=["files"])
-
-    @made.get("/files", response_model=FilesResponse, responses=_problems(404, 409, 422, 429))
-    async def list_(
-        request: HTTPRequest, session: _Token, path: _Folder = "", limit: _Limit = 10_000
-    ) -> Response:
-        """List a directory of the workspace, and those below it."""
-        found = routes.session(request, session)
-        work = routes.list(found, _query_path(request.scope), limit)
-        return await run_until_disconnect(request, work)
-
-    @made.get(
-        "/files/{path:name}",
-        response_class=Response,
-        responses={200: _BINARY, 206: _BINARY, **_problems(404, 409, 416, 422, 429)},
-    )
-    async def get(request: HTTPRequest, path: _Name, session: _Token) -> Response:
-        """Download a file of the workspace, or one range of it."""
-        found = routes.session(request, session)
-        work = routes.get(request, found, _file_path(request.scope, path))
-        return await run_until_disconnect(request, work)
-
-    @made.put(
-        "/files/{path:name}",
-        status_code=201,
-        response_model=WrittenResponse,
-        responses=_problems(404, 408, 409, 413, 422, 429, 503, 507),
-        openapi_extra={"requestBody": _BINARY},
-    )
-    async def put(request: HTTPRequest, path: _Name, session: _Token) -> Response:
-        """Write the body to a file of the workspace; directories above it are made."""
-        body = UploadBody(request)
-        try:
-            found = routes.session(request, session)
-            return await routes.put(request, found, _file_path(request.scope, path), body)
-        except ClientDisconnect:
-            return Response(status_code=400)  # nobody reads it
-        except RequestError as refusal:
-            answer = error_response(request, refusal)
-            if not await body.drain(LINGER_S):
-                answer.headers["Connection"] = "close"
-            return answer
-
-    @made.get(
-        "/archive",
-        response_class=Response,
-        responses={200: _TAR, **_problems(404, 409, 422, 429)},
-    )
-    async def archive(
-        request: HTTPRequest, session: _Token, path: _Folder = "", limit: _Bytes = None
-    ) -> Response:
-        """Download a directory of the workspace as a tar archive."""
-        found = routes.session(request, session)
-        return await run_until_disconnect(
-            request, routes.archive(found, _query_path(request.scope), limit)
-        )
-
-    return made
 
 
 def _problems(*statuses: int) -> dict[int | str, dict[str, Any]]:

@@ -81,43 +81,19 @@ _BODY = {"content": {"application/octet-stream": {"schema": {"type": "string"}}}
 _PUT = (400, 404, 408, 409, 413, 422, 429, 503, 507)
 
 
-def upload_router(manager: SessionManager) -> APIRouter:
-    """Create the routes."""
-    made = APIRouter(prefix="/contexts", tags=["contexts"])
+class UploadRoutes:
+    """Handlers of the routes."""
 
-    async def stored(request: HTTPRequest, sha256: str, body: UploadBody) -> Response:
-        manager.check_open()
-        tenant, byte_range, length = (
-            tenant_of(request.scope),
-            _byte_range(request),
-            announced(request.scope),
-        )
-        put = await manager.uploads.put(tenant, sha256, byte_range, length, aiter(body))
-        if put.kind == "more":
-            return _json(
-                UploadProgressResponse(received=put.received), 202, {OFFSET: str(put.received)}
-            )
-        there = UploadedResponse(sha256=sha256, bytes=put.received)
-        return _json(there, 201 if put.kind == "made" else 200)
+    def __init__(self, manager: SessionManager) -> None:
+        self._manager = manager
 
-    @made.put(
-        "/{sha256}",
-        status_code=201,
-        response_model=UploadedResponse,
-        responses={
-            200: {"model": UploadedResponse},
-            202: {"model": UploadProgressResponse},
-            **_problems(*_PUT),
-        },
-        openapi_extra={"requestBody": _BODY},
-    )
     async def put(
-        request: HTTPRequest, sha256: _Hash, content_range: _ContentRange = None
+        self, request: HTTPRequest, sha256: _Hash, content_range: _ContentRange = None
     ) -> Response:
         """Upload a context, whole or in successive ranges."""
         body = UploadBody(request)
         try:
-            answer = await stored(request, sha256, body)
+            answer = await self._store(request, sha256, body)
             whole = await body.drain(None)
         except ClientDisconnect:
             return Response(status_code=400)  # nobody reads it
@@ -129,27 +105,55 @@ def upload_router(manager: SessionManager) -> APIRouter:
             answer.headers["Connection"] = "close"
         return answer
 
-    @made.head(
-        "/{sha256}",
-        response_class=Response,
-        responses={404: {"description": "It is not there, or not whole."}, **_problems(422)},
-    )
-    async def head(request: HTTPRequest, sha256: _Hash) -> Response:
+    async def head(self, request: HTTPRequest, sha256: _Hash) -> Response:
         """Report whether a context is complete, or how many bytes of it have been received."""
-        found = manager.uploads.find(tenant_of(request.scope), sha256)
+        found = self._manager.uploads.find(tenant_of(request.scope), sha256)
         if found is not None and found.complete:
             return Response(status_code=200)
         headers = {OFFSET: str(found.size)} if found is not None and found.size else None
         return Response(status_code=404, headers=headers)
 
-    @made.delete("/{sha256}", status_code=204, responses=_problems(404))
-    async def delete(request: HTTPRequest, sha256: _Hash) -> Response:
+    async def delete(self, request: HTTPRequest, sha256: _Hash) -> Response:
         """Delete a complete or partial upload."""
-        if not manager.uploads.delete(tenant_of(request.scope), sha256):
+        if not self._manager.uploads.delete(tenant_of(request.scope), sha256):
             raise unknown_upload_error(sha256)
         return Response(status_code=204)
 
-    return made
+    async def _store(self, request: HTTPRequest, sha256: str, body: UploadBody) -> Response:
+        self._manager.check_open()
+        tenant, length = tenant_of(request.scope), announced(request.scope)
+        put = await self._manager.uploads.put(
+            tenant, sha256, _byte_range(request), length, aiter(body)
+        )
+        if put.kind == "more":
+            progress = UploadProgressResponse(received=put.received)
+            return _json(progress, 202, {OFFSET: str(put.received)})
+        stored = UploadedResponse(sha256=sha256, bytes=put.received)
+        return _json(stored, 201 if put.kind == "made" else 200)
+
+
+def upload_router(manager: SessionManager) -> APIRouter:
+    """Create the routes."""
+    routes = UploadRoutes(manager)
+    router = APIRouter(prefix="/contexts", tags=["contexts"])
+    router.put(
+        "/{sha256}",
+        status_code=201,
+        response_model=UploadedResponse,
+        responses={
+            200: {"model": UploadedResponse},
+            202: {"model": UploadProgressResponse},
+            **_problems(*_PUT),
+        },
+        openapi_extra={"requestBody": _BODY},
+    )(routes.put)
+    router.head(
+        "/{sha256}",
+        response_class=Response,
+        responses={404: {"description": "It is not there, or not whole."}, **_problems(422)},
+    )(routes.head)
+    router.delete("/{sha256}", status_code=204, responses=_problems(404))(routes.delete)
+    return router
 
 
 def _problems(*statuses: int) -> dict[int | str, dict[str, Any]]:

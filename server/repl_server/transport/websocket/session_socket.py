@@ -63,7 +63,7 @@ class SocketCodec(Protocol):
 
     @property
     def is_v1(self) -> bool:
-        """Whether the client opens or resumes its session by a frame."""
+        """True if the client opens or resumes its session by a frame."""
 
     def read(self, frame: str | bytes | None) -> ClientRequest | InvalidFrame | None:
         """Parse a frame; None if it needs no action."""

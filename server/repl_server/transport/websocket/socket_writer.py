@@ -76,7 +76,7 @@ class SocketWriter:
                 self._reader.cancel()
 
     def was_ended(self) -> bool:
-        """Whether `end` alone cancelled the reader."""
+        """Return whether `end` alone cancelled the reader."""
         return self.closing is not None and self._reader.uncancel() == 0
 
     async def close(self) -> None:
