@@ -250,7 +250,7 @@ class Settings:
 
     @property
     def has_playground(self) -> bool:
-        """Whether the server has the playground at `/`."""
+        """True if the server has the playground at `/`."""
         return is_loopback(self.host) if self.web is None else self.web
 
     @property

@@ -101,7 +101,7 @@ class AllowedOrigins:
 
 
 def needs_no_host(scope: Mapping[str, Any]) -> bool:
-    """Whether an ASGI request may omit `Host`: an HTTP/1.0 request that only reads."""
+    """Return whether an ASGI request may omit `Host`: an HTTP/1.0 request that only reads."""
     return scope.get("http_version") == "1.0" and scope.get("method") in _LOOKS
 
 

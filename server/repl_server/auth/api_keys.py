@@ -79,7 +79,7 @@ class APIKeys:
         return cls(hashes)
 
     def __contains__(self, name: object) -> bool:
-        """Whether a key has this name."""
+        """Return whether a key has this name."""
         return name in self._hashes
 
     def __len__(self) -> int:

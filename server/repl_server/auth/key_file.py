@@ -77,7 +77,7 @@ def configured_keys(settings: Settings) -> APIKeys:
 
 
 def _version(path: Path) -> _Version:
-    """What differs between two states of the file; the same for all states without one."""
+    """A value that differs between two states of the file; one value for all missing files."""
     try:
         status = os.stat(path)
     except OSError:

@@ -34,7 +34,7 @@ class TrustedProxies:
                 ) from None
 
     def trusts(self, host: str) -> bool:
-        """Whether `host` is the address of a proxy."""
+        """Return whether `host` is the address of a proxy."""
         address = parse(host)
         return address is not None and any(address in network for network in self._networks)
 

@@ -166,7 +166,7 @@ class BoundedWebSocket(BoundedConnection, WebSocketsSansIOProtocol):
         self._buffer.clear()
 
     def _allow_control(self) -> bool:
-        """Whether to process one more ping or pong; a flood closes the socket."""
+        """True if one more ping or pong is processed; a flood closes the socket."""
         if self._failed:
             return False
         if self._control.take(1):

@@ -19,8 +19,8 @@ HALF_OPEN = 64
 class ConnectionLimits:
     """The connections of one server.
 
-    Where tenants are addresses, the quota bounds the connections of each, and HALF_OPEN those
-    without a request. Connections from trusted proxies are exempt: they carry many clients.
+    The quota bounds the connections of each tenant that is an address, and HALF_OPEN those without
+    a request. Connections from trusted proxies are exempt: they carry many clients.
     """
 
     def __init__(self, settings: Settings, telemetry: Telemetry) -> None:

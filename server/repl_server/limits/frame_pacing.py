@@ -38,7 +38,7 @@ class PacedFrames(ServerProtocol):
 
     @property
     def paused(self) -> bool:
-        """Whether received data is waiting to be parsed."""
+        """True if received data is waiting to be parsed."""
         return not self._stream.remaining and bool(self._stream.buffer)
 
     def receive_data(self, data: bytes | bytearray) -> None:

@@ -176,7 +176,7 @@ async def _answered(call: RPCRequest, work: Awaitable[Mapping[str, Any]]) -> Ser
 
 
 def _has_tools(manager: SessionManager) -> bool:
-    """Whether the environments are REPL environments, which the tools are for."""
+    """Return whether the environments are REPL environments, which the tools are for."""
     return issubclass(manager.action, REPLAction) and issubclass(
         manager.observation, REPLObservation
     )

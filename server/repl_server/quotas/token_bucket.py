@@ -37,7 +37,7 @@ class TokenBucket:
 
     @property
     def full(self) -> bool:
-        """Whether the bucket equals a new one."""
+        """True if the bucket equals a new one."""
         return self.level >= self.size - _ROUNDING
 
     @property

@@ -77,7 +77,7 @@ class UsageMeter:
 
     @property
     def owes_nothing(self) -> bool:
-        """Whether the meter equals a new one."""
+        """True if the meter equals a new one."""
         return not any(self._in_use.values()) and all(each.full for each in self._buckets.values())
 
     def request(self) -> None:
@@ -93,12 +93,12 @@ class UsageMeter:
 
     @property
     def counts_cpu(self) -> bool:
-        """Whether the tenant's CPU time is limited."""
+        """True if the tenant's CPU time is limited."""
         return "cpu_seconds_per_hour" in self._buckets
 
     @property
     def owes_cpu(self) -> bool:
-        """Whether steps are refused because the CPU time is used up."""
+        """True if steps are refused because the CPU time is used up."""
         bucket = self._buckets.get("cpu_seconds_per_hour")
         return bucket is not None and bucket.wait(_CPU_FOR_A_STEP) > 0
 

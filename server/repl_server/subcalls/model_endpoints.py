@@ -73,7 +73,7 @@ class EndpointAddress:
 
 
 def is_allowed(url: str, urls: tuple[str, ...]) -> bool:
-    """Whether `urls` has `url`, or a prefix of `url` that ends with "/*"."""
+    """Return whether `urls` has `url`, or a prefix of `url` that ends with "/*"."""
     address = EndpointAddress.of(url)
     if address is None:
         return False

@@ -81,7 +81,7 @@ class EventLog:
         self._rate_limit = LogRateLimit(clock)
 
     def is_enabled(self, event: str) -> bool:
-        """Whether `event` is logged; False spares the caller collecting its fields."""
+        """Return whether `event` is logged; False spares the caller collecting its fields."""
         return self._logger.isEnabledFor(EVENTS[event].level)
 
     def record(self, event: str, **fields: Any) -> None:
@@ -132,7 +132,7 @@ class LogRateLimit(logging.Filter):
         self._suppressed: dict[str, int] = {}
 
     def allow(self, event: str) -> bool:
-        """Whether one more line of `event` is allowed now; counts it as suppressed if not."""
+        """Return whether one more line of `event` is allowed now, else count it as suppressed."""
         allowed = self._allowed.get(event)
         if allowed is None:
             allowed = self._allowed[event] = TokenBucket(

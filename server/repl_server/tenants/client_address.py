@@ -14,7 +14,7 @@ _KEPT: Final = 1024
 
 
 def is_loopback(host: str) -> bool:
-    """Whether `host` is a name or an address of this machine. No name is resolved."""
+    """Return whether `host` is a name or an address of this machine. No name is resolved."""
     if host.lower().rstrip(".") == "localhost":
         return True
     address = parse(host)

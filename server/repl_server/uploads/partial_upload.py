@@ -27,7 +27,7 @@ class UploadUser(Protocol):
 
     @property
     def busy(self) -> bool:
-        """Whether it is in use now."""
+        """True if it is in use now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class PartialUpload:
 
     @property
     def busy(self) -> bool:
-        """Whether a request adds bytes, or a user is in use."""
+        """True if a request adds bytes, or a user is in use."""
         return self.writer is not None or any(each.busy for each in self.users)
 
     def evict(self) -> None:

@@ -42,7 +42,7 @@ Named: TypeAlias = tuple[tuple[str, UploadReference], ...]
 
 
 def worth_sharing(named: Iterable[tuple[UploadReference, PartialUpload]]) -> bool:
-    """Whether these uploads together justify a template."""
+    """Return whether these uploads together justify a template."""
     return sum(upload.size / WORTH_SHARING[each.type] for each, upload in named) >= 1
 
 
@@ -86,7 +86,7 @@ class SharedTemplate:
 
     @property
     def busy(self) -> bool:
-        """Whether the template is being created, or has resets or sessions."""
+        """True if the template is being created, or has resets or sessions."""
         if self.users or not self.creation.done():
             return True
         return self.sandbox is not None and self.sandbox.statistics().open > 0

@@ -34,7 +34,7 @@ class MemoryHolder(Protocol):
 
     @property
     def busy(self) -> bool:
-        """Whether the object is in use, and must not be evicted."""
+        """True if the object is in use, and must not be evicted."""
 
     def evict(self) -> None:
         """Release the memory at once."""
@@ -53,7 +53,7 @@ class MemoryReservation:
 class UploadQuota:
     """Bounds the memory of all tenants by `limit`, and of each tenant by its allowance.
 
-    Where memory is short, unused objects are evicted, least recently used first: the tenant's own
+    If memory is short, unused objects are evicted, least recently used first: the tenant's own
     at the tenant's limit, any tenant's at the common limit.
     """
 
@@ -158,7 +158,7 @@ def _idle(
 
 
 def _idle_bytes_reach(among: Iterable[MemoryReservation], count: int) -> bool:
-    """Whether idle objects hold `count` bytes together."""
+    """Return whether idle objects hold `count` bytes together."""
     if count <= 0:
         return True
     for each in _idle(among):

@@ -43,7 +43,7 @@ def page_routes(*, playground: bool) -> list[BaseRoute]:
 
 
 def is_page_request(scope: Scope) -> bool:
-    """Whether an ASGI request is for a page or for one of its files."""
+    """Return whether an ASGI request is for a page or for one of its files."""
     if scope["type"] != "http" or scope["method"] not in ("GET", "HEAD"):
         return False
     path = scope["path"]
