@@ -96,7 +96,7 @@ class StreamLauncher:
         return met
 
     def start_error(self, process: ZygoteProcess, preload: Sequence[str]) -> SandboxError:
-        return SandboxError(f"the zygote did not start: {self._transport.said()!r}")
+        return SandboxError(f"the zygote did not start: {self._transport.output()!r}")
 
     def baseline(self, process: ZygoteProcess) -> IsolationBaseline:
         return self._transport.baseline()
