@@ -10,7 +10,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from .options.conversion_errors import naming_value
+from .option_values.conversion_errors import naming_value
 from .options.help_groups import OUTPUT
 from .options.option_types import choices, option_types
 from .render.copyable_text import copyable

@@ -18,7 +18,7 @@ import typer
 from repl_env.llm.model_spec import OPENAI
 
 from ..exit_status import ExitStatus
-from .function_references import named
+from ..option_values.function_references import named
 from .help_groups import MODEL
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from .function_references import named
+from ..option_values.function_references import named
 from .model_options import ModelOptions, address_of, digest_of
 from .run_options import RunOptions
 
