@@ -7,6 +7,7 @@ import re
 import textwrap
 from collections.abc import Iterator
 from importlib import import_module
+from itertools import takewhile
 from pathlib import Path
 
 from tests.surface.exports import exported
@@ -19,6 +20,7 @@ HEAD = """\
 Every public name, by module. Names that are not on this page are internal and may change. The page
 is written by `python -m tests.surface --write` from docs/public_names.toml and the docstrings.
 """
+_WIDTH = 76  # characters of code that the site shows beside its columns
 _EXAMPLE = re.compile(r"^```python\n.*?^```$", re.MULTILINE | re.DOTALL)
 _FIELD = re.compile(r"^    (\w[\w, `*]*): (.*)$")
 
@@ -30,8 +32,24 @@ def reference(surface: Surface) -> str:
     parts = [f"{HEAD}\n{contents}\n"]
     for module, names in surface.items():
         kept = old.get(module, f"## {module}\n")
-        parts.append(section(module, names) if importable(module) else kept)
+        made = importable(module)
+        parts.append(section(module, names, headings(surface, module)) if made else kept)
     return "\n".join(parts)
+
+
+def headings(surface: Surface, module: str) -> dict[str, str]:
+    """Return the headings of the names of a module; repeated names stand with the module."""
+    earlier = takewhile(lambda item: item[0] != module, surface.items())
+    taken = {name.lower() for _, names in earlier for name in _described(names)}
+    return {
+        name: f"{module}.{name}" if name.lower() in taken else name
+        for name in _described(surface[module])
+    }
+
+
+def _described(names: dict[str, str]) -> list[str]:
+    """Return the names at the top of a module that no earlier module describes."""
+    return [name for name, text in names.items() if "." not in name and not text.startswith(SAME)]
 
 
 def sections(page: Path) -> dict[str, str]:
@@ -41,32 +59,42 @@ def sections(page: Path) -> dict[str, str]:
     return {part.partition("\n")[0]: f"## {part.rstrip()}\n" for part in parts}
 
 
-def section(module: str, names: dict[str, str]) -> str:
-    """Return the section of a module."""
+def section(module: str, names: dict[str, str], headings: dict[str, str]) -> str:
+    """Return the section of a module, with these headings of its names."""
     value = import_module(module)
     parts = [f"## {module}", _first_paragraph(value)]
     same = [f"`{text.removeprefix(SAME)}`" for text in names.values() if text.startswith(SAME)]
     if same:
         parts.append("Also here: " + ", ".join(same) + ".")
-    for name, text in names.items():
-        if "." not in name and not text.startswith(SAME):
-            parts += _name(name, names, module)
+    for name in _described(names):
+        parts += [f"### {headings[name]}", *_name(name, names, module)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def _name(name: str, names: dict[str, str], module: str) -> Iterator[str]:
-    declared = textwrap.wrap(
-        _declaration(name, names[name]),
-        width=96,
-        subsequent_indent="    ",
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-    yield "\n".join(["```python", *declared, "```"])
+    yield f"```python\n{_laid_out(_declaration(name, names[name]))}\n```"
     if not names[name].startswith("constant"):
         value = exported(module, name)
         yield _document(value)
         yield from _members(name, names, value)
+
+
+def _laid_out(declaration: str) -> str:
+    """Return a declaration with a line for each parameter if it is long."""
+    if len(declaration) <= _WIDTH:
+        return declaration
+    head, bracket, rest = declaration.partition("(")
+    lines, depth, start = [f"{head}{bracket}"], 0, 0
+    for place, character in enumerate(rest):
+        depth += character in "([{"
+        depth -= character in ")]}"
+        if depth == -1:
+            parameters, after = rest[start:place].strip(), rest[place:]
+            return "\n".join([*lines, f"    {parameters},", after] if parameters else [declaration])
+        if character == "," and not depth:
+            lines.append(f"    {rest[start : place + 1].strip()}")
+            start = place + 1
+    return declaration
 
 
 def _members(name: str, names: dict[str, str], cls: object) -> Iterator[str]:

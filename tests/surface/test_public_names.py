@@ -21,7 +21,7 @@ from repl_sandbox import Change, Limits, Outcome
 from tests.surface.counts import PACKAGES, public
 from tests.surface.exports import found, names_of
 from tests.surface.names import ROOT, SAME, importable, listed
-from tests.surface.reference import PAGE, section, sections
+from tests.surface.reference import PAGE, headings, section, sections
 
 SURFACE = listed()
 MODULES = [module for module in SURFACE if importable(module)]
@@ -52,7 +52,8 @@ def test_the_list_has_the_names_and_signatures_of_the_code(module: str, now) -> 
 
 @pytest.mark.parametrize("module", MODULES)
 def test_the_reference_has_the_names_and_docstrings_of_the_code(module: str) -> None:
-    assert section(module, SURFACE[module]) == sections(PAGE)[module]
+    made = section(module, SURFACE[module], headings(SURFACE, module))
+    assert made == sections(PAGE)[module]
 
 
 @pytest.mark.parametrize("module", MODULES)
