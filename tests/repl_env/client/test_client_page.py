@@ -18,7 +18,7 @@ def test_every_error_of_a_server_says_what_to_do():
 
 
 def test_the_page_lists_the_attributes_that_the_client_lacks():
-    (row,) = re.findall(r"^\| not to be had from afar \| (.*?), and", PAGE, re.MULTILINE)
+    (row,) = re.findall(r"^\| not available on a remote session \| (.*?), and", PAGE, re.MULTILINE)
     absent = re.findall(r"`(\w+)`", row)
 
     assert absent
