@@ -207,16 +207,16 @@ def test_leftovers_of_a_case_on_the_host_are_found() -> None:
     program = (
         "import os, subprocess, sys\n"
         "from pathlib import Path\n"
-        "from tests.security.abuse import fixtures, host\n"
-        "host.adopt()\n"
+        "from tests.security.abuse.host import fixtures, host_state\n"
+        "host_state.adopt()\n"
         "with fixtures.laid():\n"
-        "    before = host.look()\n"
+        "    before = host_state.look()\n"
         "    (fixtures.WRITABLE / 'pwned').touch()\n"
         "    os.open('/', os.O_RDONLY)\n"
         "    subprocess.run(['sh', '-c', 'sleep 600 & exit'], stdout=subprocess.DEVNULL)\n"
-        "    host._PATIENCE = 0\n"
-        "    print(host.changes(before))\n"
-        "    for line in host.changes(before):\n"
+        "    host_state._PATIENCE = 0\n"
+        "    print(host_state.changes(before))\n"
+        "    for line in host_state.changes(before):\n"
         "        if line.startswith('process'): os.kill(int(line.split()[1]), 9)\n"
     )
     done = subprocess.run(
