@@ -29,8 +29,9 @@ LONG: Final = 20_000_000
 _ORDINARY: Final = 0
 # Processes changed in one call: those of a fork bomb are always new, and inherit the attributes.
 _MAX_CHANGED: Final = 64
-# Calls: a process that was forked during the first one may have inherited its parent's attributes.
-_RESTORES: Final = 2
+# Calls: a process that was forked during one may have inherited its parent's attributes, and
+# proc(5) may leave out a child while others are forked or end.
+_RESTORES: Final = 8
 # Errors for a process of another user, and of a kernel without the call.
 _NEVER: Final = (errno.EPERM, errno.ENOSYS)
 
