@@ -29,7 +29,7 @@ class Child:
         return psutil.Process(self.process.pid).children(recursive=True)
 
     def runs(self, name):
-        """Whether a descendant of this name is there."""
+        """Return whether a descendant has this name."""
         for each in self.descendants():
             with suppress(psutil.NoSuchProcess):
                 if each.name() == name:

@@ -26,7 +26,7 @@ DOCUMENTED = {
 
 
 def private(name: str) -> bool:
-    """Whether a name has one underscore in front and is not documented."""
+    """Return whether a name has one underscore in front and is not documented."""
     return name.startswith("_") and not name.startswith("__") and name not in DOCUMENTED
 
 

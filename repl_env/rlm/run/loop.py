@@ -125,9 +125,8 @@ class RunLoop:
             async with asyncio.timeout(timeout_s) as deadline:
                 return await self._turns()
         except TimeoutError:
-            if (
-                not deadline.expired()
-            ):  # raised by other code, for example a rubric that asks a judge
+            # Other code may have raised it, for example a rubric that asks a judge.
+            if not deadline.expired():
                 raise
             return "timeout"
         except BudgetExceeded as error:

@@ -47,7 +47,7 @@ class ReplyRunner:
 
     @property
     def done(self) -> bool:
-        """Whether the episode is over."""
+        """True if the episode is over."""
         return self.last is not None and self.last.done
 
     @property

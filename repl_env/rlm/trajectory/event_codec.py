@@ -1,9 +1,8 @@
 """Events as lines of a trajectory file, and back. `docs/trajectories.md` is authoritative.
 
 A line is one JSON object: `event` is the kind, `id` counts the events of the file from 1, the rest
-are
-the fields of the event's class. Within a version fields and kinds may be added, so unknown ones are
-skipped, and a field with a default may be missing.
+are the fields of the event's class. Within a version fields and kinds may be added, so unknown ones
+are skipped, and a field with a default may be missing.
 """
 
 from __future__ import annotations
