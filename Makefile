@@ -2,6 +2,8 @@
 # virtual environment first, and finds it ready the next time. PYTHON=... chooses the interpreter.
 
 DEV   := .venv
+# What the demo needs and no more: the package, without test tools.
+DEMO  := .venv-demo
 BENCH := benchmarks/.venv
 PEERS := benchmarks/.venv-peers
 SERVERS := benchmarks/.venv-openenv
@@ -16,6 +18,7 @@ TRL   := .venv-trl
 VERIFIERS := .venv-verifiers
 TRAINERS := .venv-trainers
 VERL  := .venv-verl
+LIBRARIES := .venv-libraries
 WEB   := .venv-web
 # OpenEnv's clients, each generation with its own dependencies.
 COMPAT  := .venv-compat
@@ -24,18 +27,18 @@ OPENENV := openenv-0.10.0 openenv-0.4.1 openenv-core-0.3.0
 
 # A target that starts sessions needs the native library too, as `VENV/.native`: the build compares
 # hashes, because the times of files say little after a checkout of another commit.
-.PHONY: FORCE native demo serve docs test-docs test test-native test-slow test-older test-compat test-torchrl test-training test-training-fast test-web screenshots test-trl test-verifiers test-trainers test-verl learn-trl learn-torchrl test-security test-containers test-aarch64 soak soak-server check fix wheels dist wheelhouse images bench bench-server lock vendor check-vendor clean
+.PHONY: FORCE native demo serve docs test-docs test test-native test-python test-slow test-older test-compat test-torchrl test-training test-training-fast test-web screenshots test-trl test-verifiers test-trainers test-verl learn-trl learn-torchrl test-security test-containers test-aarch64 soak soak-server check fix wheels dist wheelhouse images bench bench-server lock vendor check-vendor clean
 
-.PHONY: test-peers
+.PHONY: test-peers test-libraries
 
-demo: $(DEV)/.native           ## an episode on real input, printed step by step
-	$(DEV)/bin/python examples/demo.py
+demo: $(DEMO)/.native          ## an episode on real input, printed step by step
+	$(DEMO)/bin/python examples/demo.py
 
 serve: $(DEV)/.native          ## the endpoint on http://127.0.0.1:8000; SERVE_ARGS=... as for `repl-env serve`
 	$(DEV)/bin/repl-env serve $(SERVE_ARGS)
 
-test: $(DEV)/.native           ## the test suite, in two processes at once
-	$(DEV)/bin/python -m tests.halves
+test: $(DEV)/.native           ## the test suite, three files at a time: most tests wait for a process
+	$(DEV)/bin/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -q tests
 
 docs: $(DOCS)/.ready           ## the documentation as a site in build/site, which opens without a network or a server
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build
@@ -51,6 +54,9 @@ test-native:                   ## the native core outside Python, under the sani
 
 test-slow: $(DEV)/.native      ## what tests show with larger numbers: 1,000 sessions, 500 trees, longer soaks
 	$(DEV)/bin/python -m pytest -m slow
+
+test-python: $(DEV)/.native    ## CPython's own tests in a session: what fails only there is a table; minutes
+	REPL_TEST_PYTHON=1 $(DEV)/bin/python -m pytest tests/cpython
 
 test-older: $(OLDER)/.native   ## tests of models and of the hub with the older majors of openai and huggingface_hub
 	$(OLDER)/bin/python -m pytest tests/repl_env/rlm tests/repl_env/llm tests/space/test_push.py
@@ -69,6 +75,9 @@ screenshots: $(WEB)/.native    ## pages of real runs as pictures: build/screensh
 	$(WEB)/bin/python -m tests.web.screenshots --readme
 	$(WEB)/bin/python -m tests.web.playground_screenshots build/screenshots
 	$(WEB)/bin/python -m tests.web.playground_screenshots --docs
+
+test-libraries: $(LIBRARIES)/.native ## sessions with scikit-learn, LightGBM, numba, duckdb and the like, restored; 2 GB installed on the first call
+	REPL_TEST_LIBRARIES=1 $(LIBRARIES)/bin/python -m pytest tests/sandbox/snapshots/test_library_pools.py tests/sandbox/jail/test_first_worker.py
 
 test-peers: $(DEV)/.ready $(PEERS)/.ready ## the old sides of docs/migrating.md, with smolagents and rlms
 	REPL_TEST_PEERS=$(PEERS)/bin/python $(DEV)/bin/python -m pytest tests/peers
@@ -145,10 +154,13 @@ images: wheelhouse             ## images repl-env and repl-env-session, on BASE=
 	$(DOCKER) build --network none --build-arg BASE=$(BASE) --tag repl-env --file docker/Dockerfile .
 	$(DOCKER) build --network none --build-arg BASE=$(BASE) --tag repl-env-session --file docker/Dockerfile.session .
 
-lock: $(LOCK)/.ready           ## requirements.lock and docker/session.lock anew, from the newest releases that are admitted
+lock: $(LOCK)/.ready           ## requirements.lock, its part for Spaces and docker/session.lock anew, from the newest releases that are admitted
 	$(LOCK)/bin/uv pip compile pyproject.toml --extra openai --extra hf --extra server --universal \
 		--python-version 3.11 --generate-hashes --upgrade --quiet --no-config \
 		--custom-compile-command 'make lock' --output-file requirements.lock
+	$(LOCK)/bin/uv pip compile pyproject.toml --extra server --constraint requirements.lock --universal \
+		--python-version 3.11 --generate-hashes --quiet --no-config --custom-compile-command 'make lock' \
+		--output-file repl_env/integrations/hf_space/files/requirements.lock
 	$(LOCK)/bin/uv pip compile docker/session.in --constraint requirements.lock --universal \
 		--python-version 3.11 --generate-hashes --upgrade --quiet --no-config \
 		--custom-compile-command 'make lock' --output-file docker/session.lock
@@ -161,7 +173,7 @@ check-vendor: $(DEV)/.ready    ## the same files compared with their packages
 
 clean:                         ## remove the virtual environments, caches and the native library
 	rm -f sandbox/repl_sandbox/native/*.so
-	rm -rf $(DEV) $(OLDER) $(DOCS) $(LOCK) $(TORCHRL) $(TRL) $(VERIFIERS) $(TRAINERS) $(VERL) $(WEB) $(COMPAT) $(BENCH) $(PEERS) $(SERVERS) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .schemathesis .import_linter_cache
+	rm -rf $(DEV) $(DEMO) $(OLDER) $(DOCS) $(LOCK) $(TORCHRL) $(TRL) $(VERIFIERS) $(TRAINERS) $(VERL) $(LIBRARIES) $(WEB) $(COMPAT) $(BENCH) $(PEERS) $(SERVERS) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .schemathesis .import_linter_cache
 
 %/.native: %/.ready FORCE
 	$*/bin/python -m repl_sandbox.native.build
@@ -169,6 +181,10 @@ clean:                         ## remove the virtual environments, caches and th
 # The stamp is written last: a failed or interrupted install is done again.
 $(DEV)/.ready: pyproject.toml .ci/venv
 	.ci/venv $(DEV) --editable '.[dev]'
+	touch $@
+
+$(DEMO)/.ready: pyproject.toml .ci/venv
+	.ci/venv $(DEMO) --editable .
 	touch $@
 
 $(DOCS)/.ready: pyproject.toml .ci/venv
@@ -211,6 +227,12 @@ $(WEB)/.ready: pyproject.toml .ci/venv
 
 $(TRAINERS)/.ready: pyproject.toml .ci/venv
 	.ci/venv $(TRAINERS) --editable '.[skyrl,inspect]' 'pytest>=8.3,<10' 'pytest-asyncio>=0.24,<2'
+	touch $@
+
+# Libraries with threads of their own, which the tests of `dev` do without.
+$(LIBRARIES)/.ready: pyproject.toml .ci/venv
+	.ci/venv $(LIBRARIES) --editable '.[dev]' scikit-learn lightgbm xgboost-cpu faiss-cpu numba duckdb pyarrow numexpr \
+		blosc2 opencv-python-headless seaborn plotly datasets statsmodels
 	touch $@
 
 # verl's agent loop imports three libraries that verl does not ask for.

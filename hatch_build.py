@@ -16,7 +16,8 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 sys.path.insert(0, str(Path(__file__).parent / "sandbox"))  # before any engine that is installed
 
-from repl_sandbox.native import build, sources
+from repl_sandbox.native import build
+from repl_sandbox.native.library import MACHINES, file_name
 
 # One file for both families: nothing of either is in the library. ziglang's wheels are named alike.
 TAG = "py3-none-manylinux_2_17_{0}.manylinux2014_{0}.musllinux_1_1_{0}"
@@ -41,7 +42,7 @@ class NativeHook(BuildHookInterface):  # type: ignore[type-arg]  # hatchling's o
             build.build_in_place()
             return
         self._scratch = tempfile.TemporaryDirectory()
-        name = sources.file_name(machine)
+        name = file_name(machine)
         library = Path(self._scratch.name, name)
         build.compile_library(machine, library)
         build_data["force_include"][str(library)] = f"repl_sandbox/native/{name}"
@@ -62,6 +63,6 @@ class NativeHook(BuildHookInterface):  # type: ignore[type-arg]  # hatchling's o
         )
         if chosen == "any":
             return ""
-        if chosen not in sources.MACHINES:
+        if chosen not in MACHINES:
             raise ValueError(f"REPL_ENV_BUILD_FOR={chosen} is none of x86_64, aarch64, any")
         return chosen

@@ -22,7 +22,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from repl_env.cli.render.fitted_table import FittedTable, Heading
+from repl_env.cli.tables import FittedTable, Heading
 
 ROOT = Path(__file__).parents[1]
 # Source roots of a checkout: they come before those that the interpreter has installed.

@@ -14,7 +14,7 @@ import socket
 import sys
 from collections.abc import Sequence
 
-MODULES = ("repl_sandbox.zygote.startup", "repl_sandbox.worker.main")  # what our zygote holds
+MODULES = ("repl_sandbox.zygote.main", "repl_sandbox.worker.main")  # what our zygote holds
 _REQUEST_BYTES = 1 << 16
 
 

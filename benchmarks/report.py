@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from repl_env.cli.render.fitted_table import FittedTable, Heading
+from repl_env.cli.tables import FittedTable, Heading
 
 from .figure import Figure
 from .goals import GOALS

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from repl_env import LocalREPLEnv, REPLVectorEnv
 from repl_sandbox import Limits, Sandbox, Session
-from repl_sandbox.zygote.client.shared_objects import pack
+from repl_sandbox.host.shared_objects import pack
 
 from .figure import ROOMY, Figure
 from .many import descendants, pss

@@ -12,7 +12,7 @@ import tarfile
 from pathlib import Path
 
 from repl_sandbox.native import build as native
-from repl_sandbox.native.sources import MACHINES
+from repl_sandbox.native.library import MACHINES
 
 ROOT = Path(__file__).parents[1]
 ANY = "any"

@@ -15,7 +15,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from repl_env.display.web_files import WEB
+from repl_env.display.pages import WEB
 
 FOLDER = WEB / "vendor"
 

@@ -24,8 +24,8 @@ from rich.syntax import Syntax
 from rich.text import Text
 
 from repl_env import LocalREPLEnv, extract_code_blocks
-from repl_env.cli.render.live_progress import progress
-from repl_env.cli.render.recorded_tree import print_tree
+from repl_env.cli.live import progress
+from repl_env.cli.trees import print_tree
 from repl_env.models import REPLObservation, StepResult
 from repl_env.rlm import (
     RLM,

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING
 from repl_env.common.lazy_imports import lazy_exports
 
 if TYPE_CHECKING:
-    from repl_env.client.async_client import ReplAction, REPLEnv, ReplEnv, ReplObservation
+    from repl_env.client.client import ReplAction, REPLEnv, ReplEnv, ReplObservation
     from repl_env.client.sync_client import SyncREPLEnv
-    from repl_env.env.async_local_env import AsyncLocalREPLEnv
     from repl_env.env.environment import REPLEnvironment
-    from repl_env.env.local_env import LocalREPLEnv
-    from repl_env.env.vector.vector_env import REPLVectorEnv
+    from repl_env.env.recordings import Difference, Recorder, Recording, replay
+    from repl_env.env.vector import REPLVectorEnv
     from repl_env.errors import (
         AuthenticationFailed,
         BadReply,
@@ -36,7 +35,8 @@ if TYPE_CHECKING:
         SessionLost,
         TooLarge,
     )
-    from repl_env.llm.model_spec import LLM
+    from repl_env.llm.spec import LLM
+    from repl_env.local import AsyncLocalREPLEnv, LocalREPLEnv
     from repl_env.models import (
         CodeBlockResult,
         REPLAction,
@@ -44,17 +44,8 @@ if TYPE_CHECKING:
         REPLState,
         StepResult,
     )
-    from repl_env.parsing.code_blocks import extract_code_blocks
-    from repl_env.parsing.reasoning import without_thoughts
-    from repl_env.rewards.outcome_rubrics import (
-        CustomMetricRubric,
-        ExactMatchRubric,
-        FuzzyMatchRubric,
-    )
-    from repl_env.rewards.repl_rubric import CodeExecutionRubric, REPLRubric
-    from repl_env.rewards.rubric import Rubric
-    from repl_env.rlm.openenv_compat.local_rlm_runner import LocalRLMRunner, RLMRunResult
-    from repl_env.rlm.prompt_templates import (
+    from repl_env.parsing.blocks import extract_code_blocks, without_thoughts
+    from repl_env.prompts import (
         RLM_SYSTEM_PROMPT,
         RLM_SYSTEM_PROMPT_QWEN,
         RLM_SYSTEM_PROMPT_SHORT,
@@ -63,8 +54,16 @@ if TYPE_CHECKING:
         build_user_prompt,
         format_observations,
     )
-    from repl_env.storage.recorder import Recorder
-    from repl_env.storage.recordings import Difference, Recording, replay
+    from repl_env.rlm.config import RLMRunResult
+    from repl_env.rubrics import (
+        CodeExecutionRubric,
+        CustomMetricRubric,
+        ExactMatchRubric,
+        FuzzyMatchRubric,
+        REPLRubric,
+        Rubric,
+    )
+    from repl_env.runner import LocalRLMRunner
     from repl_sandbox import (
         AsyncSandbox,
         IsolationError,
@@ -141,10 +140,13 @@ __all__ = [
 ]
 
 _NAMES_BY_MODULE = {
-    "repl_env.env.async_local_env": ("AsyncLocalREPLEnv",),
-    "repl_env.client.async_client": (
-        "ReplAction",
+    "repl_env.local": (
+        "AsyncLocalREPLEnv",
+        "LocalREPLEnv",
+    ),
+    "repl_env.client.client": (
         "REPLEnv",
+        "ReplAction",
         "ReplEnv",
         "ReplObservation",
     ),
@@ -168,8 +170,7 @@ _NAMES_BY_MODULE = {
         "SessionLost",
         "TooLarge",
     ),
-    "repl_env.llm.model_spec": ("LLM",),
-    "repl_env.env.local_env": ("LocalREPLEnv",),
+    "repl_env.llm.spec": ("LLM",),
     "repl_env.models": (
         "CodeBlockResult",
         "REPLAction",
@@ -177,36 +178,39 @@ _NAMES_BY_MODULE = {
         "REPLState",
         "StepResult",
     ),
-    "repl_env.parsing.code_blocks": ("extract_code_blocks",),
-    "repl_env.rlm.prompt_templates": (
+    "repl_env.parsing.blocks": (
+        "extract_code_blocks",
+        "without_thoughts",
+    ),
+    "repl_env.prompts": (
+        "QueryMetadata",
         "RLM_SYSTEM_PROMPT",
         "RLM_SYSTEM_PROMPT_QWEN",
         "RLM_SYSTEM_PROMPT_SHORT",
-        "QueryMetadata",
         "build_rlm_system_prompt",
         "build_user_prompt",
         "format_observations",
     ),
-    "repl_env.storage.recorder": ("Recorder",),
-    "repl_env.storage.recordings": (
+    "repl_env.env.recordings": (
         "Difference",
+        "Recorder",
         "Recording",
         "replay",
     ),
-    "repl_env.rewards.outcome_rubrics": (
+    "repl_env.rubrics": (
+        "CodeExecutionRubric",
         "CustomMetricRubric",
         "ExactMatchRubric",
         "FuzzyMatchRubric",
+        "REPLRubric",
+        "Rubric",
     ),
-    "repl_env.rewards.repl_rubric": ("CodeExecutionRubric", "REPLRubric"),
-    "repl_env.rewards.rubric": ("Rubric",),
-    "repl_env.rlm.openenv_compat.local_rlm_runner": (
+    "repl_env.runner": (
         "LocalRLMRunner",
         "RLMRunResult",
     ),
     "repl_env.client.sync_client": ("SyncREPLEnv",),
-    "repl_env.parsing.reasoning": ("without_thoughts",),
-    "repl_env.env.vector.vector_env": ("REPLVectorEnv",),
+    "repl_env.env.vector": ("REPLVectorEnv",),
 }
 # Arguments and errors of an environment. The engine loads with the first of them, so that this
 # package can be imported on a client's system without it.

@@ -28,8 +28,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from repl_env.common.json_values import visible
-from repl_env.common.set_module import set_module
+from repl_env.common.display import set_module
+from repl_env.common.values import visible
 
 if TYPE_CHECKING:
     from repl_env.llm.base import ModelUsage
@@ -132,11 +132,10 @@ class ModelError(REPLError):
     """A model gave no answer.
 
     `kind` is a word for the reason: "timeout", "rate_limit", "connection", "server", "refused",
-    "authentication", "request", "type", "memory", "closed", or the name of an exception of the
-    user's
-    function. `retryable`: the same request may succeed later. `retry_after`: seconds, if the
-    endpoint
-    gave them. `usage`: the cost of the call in spite of the failure, if the endpoint reported it.
+    "authentication", "not_found", "request", "type", "memory", "closed", or the name of an
+    exception of the user's function. `retryable`: the same request may succeed later.
+    `retry_after`: seconds, if the endpoint gave them. `usage`: the cost of the call in spite of the
+    failure, if the endpoint reported it.
     """
 
     def __init__(
@@ -174,7 +173,7 @@ class BudgetExceeded(REPLError):
 class ServerError(REPLError):
     """A server refused a request, or answered it incorrectly.
 
-    `code` is one of `repl_env.client.protocol.refusal_codes.CODES`, or of the subclasses' own. `id`
+    `code` is one of `repl_env.client.protocol.CODES`, or of the subclasses' own. `id`
     finds
     the refusal in the server's log. `retry_after`: seconds until a new attempt makes sense, if the
     server

@@ -17,12 +17,10 @@ from typing import Any, Generic, NotRequired, Protocol, TypedDict, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
-from repl_env.common.argument_checks import check_callable
-from repl_env.concurrency.offload import run_in_thread
-from repl_env.concurrency.thread_pool import capture_error, capture_error_async
+from repl_env.common.threads import capture_error, capture_error_async, run_in_thread
+from repl_env.common.values import check_callable
 from repl_env.models import Action, Observation, State
-from repl_env.rewards.repl_rubric import check_rubric, returns_at_once
-from repl_env.rewards.rubric import Rubric, is_pending
+from repl_env.rubrics import Rubric, check_rubric, is_pending, returns_at_once
 
 __all__ = [
     "ActT",
@@ -32,6 +30,7 @@ __all__ = [
     "ModelTokenizer",
     "ObsT",
     "StateT",
+    "TaskProvider",
     "Transform",
 ]
 
@@ -73,6 +72,31 @@ class EnvironmentMetadata(BaseModel):
     version: str | None = None
     author: str | None = None
     documentation_url: str | None = None
+
+
+class TaskProvider(Protocol):
+    """Methods by which an environment lists its tasks; OpenEnv's, which its HTTP routes call.
+
+    An environment has them or not; nothing is inherited. They answer on an environment that was
+    never reset. `reset(split=..., index=...)` begins an episode of a task.
+    """
+
+    def list_splits(self) -> list[Any]:
+        """Return the splits: names, or dicts with `name` and `type`."""
+
+    def list_tasks(self, split: str) -> list[Any]:
+        """Return descriptions of the tasks of a split, as `get_task` has them."""
+
+    def num_tasks(self, split: str) -> int:
+        """Return the number of tasks of a split."""
+
+    def get_task(self, split: str, index: int) -> Any:
+        """Return the description of a task, as JSON; IndexError if there is none."""
+
+    def get_task_range(
+        self, split: str, start: int | None = None, stop: int | None = None
+    ) -> list[Any]:
+        """Return descriptions of the tasks from `start` to before `stop`, as a slice."""
 
 
 class Transform(ABC, Generic[ObsT]):

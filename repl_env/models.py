@@ -1,14 +1,14 @@
-"""Models of an environment: actions, observations, states.
-
-Names, fields and defaults are those of OpenEnv's `repl_env`, with further fields. The wire form is
-`model_dump(mode="json")`; it is finite JSON.
-"""
+"""Models of an environment: actions, observations, states. OpenEnv's module path."""
 
 from __future__ import annotations
 
+import base64
+import binascii
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from keyword import iskeyword
-from typing import Annotated, Any, ClassVar, Generic, Self, TypeAlias, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeAlias, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -23,12 +23,94 @@ from pydantic import (
     model_validator,
 )
 
-from repl_env.common.displayed import Displayed
-from repl_env.common.encoded_figure import EncodedFigure
-from repl_env.common.json_values import replace_surrogates
-from repl_env.common.set_module import set_module
-from repl_env.common.termination import TerminationMixin
-from repl_env.parsing.code_blocks import strip_fence
+from repl_env.common.display import Displayed, set_module
+from repl_env.common.values import replace_surrogates
+from repl_env.parsing.blocks import strip_fence
+
+# `EncodedFigure`: a figure of an observation, which travels as base64.
+
+
+class EncodedFigure(str):
+    """A picture that a cell has drawn: PNG in base64, which a notebook shows."""
+
+    __slots__ = ()
+
+    @property
+    def png(self) -> bytes:
+        """The bytes of the PNG file; ValueError if the text is no base64."""
+        try:
+            return base64.b64decode(self, validate=True)
+        except binascii.Error as error:
+            raise ValueError(f"the figure is no base64: {error}") from None
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the PNG file `path`, which is replaced if there is one."""
+        png = self.png
+        with open(path, "wb") as file:
+            file.write(png)
+
+    def __repr__(self) -> str:
+        return f"<EncodedFigure, {len(self) * 3 // 4:,} bytes of PNG>"
+
+    def _repr_png_(self) -> bytes:
+        return self.png
+
+
+# The end of an episode in Gymnasium's terms, and the task's part of a reward.
+
+Ending: TypeAlias = Literal["terminated", "truncated"]
+
+
+def termination_of(done: bool, metadata: Mapping[str, Any]) -> Ending | None:
+    """Return whether an answer, or a limit or loss, ended the episode; None while it goes on.
+
+    OpenEnv's servers send no `stop_reason`: an answer then counts as the end.
+    """
+    if not done:
+        return None
+    reason = metadata.get("stop_reason")
+    answered = metadata.get("final_answer") is not None if reason is None else reason == "answer"
+    return "terminated" if answered else "truncated"
+
+
+class TerminationMixin:
+    """Properties of observations and results: the end of the episode and the task's own reward."""
+
+    __slots__ = ()
+
+    done: bool
+    metadata: Any
+
+    @property
+    def terminated(self) -> bool:
+        """Whether the policy ended the episode with an answer."""
+        return termination_of(self.done, self.metadata or {}) == "terminated"
+
+    @property
+    def truncated(self) -> bool:
+        """Whether a limit, or the loss of the session, ended the episode.
+
+        Exactly one of `terminated` and `truncated` is True once `done` is. An episode whose
+        iterations are
+        used up is truncated, even if `answer["content"]` then becomes its answer.
+        `metadata["truncated"]`
+        means something else: the output of the step was cut.
+        """
+        return termination_of(self.done, self.metadata or {}) == "truncated"
+
+    @property
+    def task_reward(self) -> float | None:
+        """The task's part of `reward`, without the rubric's `shaping`; None if the parts are
+        unknown.
+        """
+        part: float | None = (self.metadata or {}).get("task_reward")
+        return part
+
+
+# Models of an environment: actions, observations, states.
+#
+# Names, fields and defaults are those of OpenEnv's `repl_env`, with further fields. The wire form
+# is `model_dump(mode="json")`; it is finite JSON.
 
 __all__ = [
     "Action",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
+import shlex
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -13,7 +15,7 @@ import pytest
 
 from distributions.building import build
 from repl_sandbox.native import build as native
-from repl_sandbox.native.sources import file_name
+from repl_sandbox.native.library import file_name
 from tests.security.abuse.interpreters import open_to_all
 
 if TYPE_CHECKING:
@@ -31,12 +33,29 @@ with suppress(ModuleNotFoundError):  # the environment of TorchRL's tests has no
     settings.load_profile("same")
 
 
+# Of all files; its cases use ports that are fixed, so they run one after the other.
+LONGEST = "tests/security/test_corpus.py"
+
+
 def pytest_configure() -> None:
     """Report one error in place of one for each session that a test opens."""
     machine = os.uname().machine
     why = native.refusal(native.FOLDER / file_name(machine), machine)
     if why is not None:
         raise pytest.UsageError(f"{why}\nRun `make native` first")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print how to run a test that failed alone."""
+    stats = terminalreporter.stats
+    failed = [each.nodeid for kind in ("failed", "error") for each in stats.get(kind, ())]
+    for nodeid in dict.fromkeys(failed):
+        terminalreporter.write_line(f"alone: {sys.executable} -m pytest {shlex.quote(nodeid)}")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the file that takes minutes, or the other workers wait for it at the end."""
+    items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
 
 
 def pytest_collection_finish() -> None:

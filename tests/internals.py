@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     import pytest
 
     from repl_sandbox import Sandbox, Session
-    from repl_sandbox.limits.watchdog import Watchdog
-    from repl_sandbox.native.steps import SyscallBatch
-    from repl_sandbox.pool.session_lifecycle import SessionLifecycle
+    from repl_sandbox.host.links import SessionLinks
+    from repl_sandbox.host.nested import ZygotePerSession
+    from repl_sandbox.host.pool import SessionLifecycle
+    from repl_sandbox.host.watchdog import Watchdog
+    from repl_sandbox.host.zygote import ZygoteHandle
+    from repl_sandbox.native.library import SyscallBatch
     from repl_sandbox.session.core import Core
-    from repl_sandbox.session.drivers.session_handle import SessionHandle, SessionOwner
-    from repl_sandbox.zygote.client.session_links import SessionLinks
-    from repl_sandbox.zygote.client.zygote_handle import ZygoteHandle
-    from repl_sandbox.zygote.client.zygote_per_session import ZygotePerSession
+    from repl_sandbox.session.handle import SessionHandle, SessionOwner
 
 
 def session_core(session: SessionHandle) -> Core:
@@ -91,19 +91,19 @@ def session_share(sandbox: Sandbox, session: SessionHandle) -> Any:
 
 def watchdog_period() -> float:
     """Seconds between two measurements of a session."""
-    from repl_sandbox.limits import watchdog
+    from repl_sandbox.host import watchdog
 
     return watchdog._PERIOD
 
 
 def set_watchdog_period(patch: pytest.MonkeyPatch, seconds: float) -> None:
     """Set the seconds between two measurements of a session."""
-    patch.setattr("repl_sandbox.limits.watchdog._PERIOD", seconds)
+    patch.setattr("repl_sandbox.host.watchdog._PERIOD", seconds)
 
 
 def set_idle_periods(patch: pytest.MonkeyPatch, periods: int) -> None:
     """Set the number of periods between two measurements of an idle session."""
-    patch.setattr("repl_sandbox.limits.watchdog._IDLE_PERIODS", periods)
+    patch.setattr("repl_sandbox.host.watchdog._IDLE_PERIODS", periods)
 
 
 def set_restore_timeout(patch: pytest.MonkeyPatch, seconds: float) -> None:
@@ -113,41 +113,41 @@ def set_restore_timeout(patch: pytest.MonkeyPatch, seconds: float) -> None:
 
 def set_file_timeout(patch: pytest.MonkeyPatch, seconds: float) -> None:
     """Set the seconds that the file helper of a session has for a reply."""
-    patch.setattr("repl_sandbox.session.files.file_client._TIMEOUT", seconds)
+    patch.setattr("repl_sandbox.session.files._TIMEOUT", seconds)
 
 
 def file_request() -> Callable[..., Any]:
     """The function that sends a request for a file to init."""
-    from repl_sandbox.session.files import file_client
+    from repl_sandbox.session import files
 
-    return file_client._request
+    return files._request
 
 
 def set_file_request(patch: pytest.MonkeyPatch, request: Callable[..., Any]) -> None:
     """Replace `file_request()`."""
-    patch.setattr("repl_sandbox.session.files.file_client._request", request)
+    patch.setattr("repl_sandbox.session.files._request", request)
 
 
 def set_leave_timeout(patch: pytest.MonkeyPatch, seconds: float) -> None:
     """Set the seconds that closing sessions have before they are killed."""
-    patch.setattr("repl_sandbox.pool.session_lifecycle._LEAVE_TIMEOUT", seconds)
+    patch.setattr("repl_sandbox.host.pool._LEAVE_TIMEOUT", seconds)
 
 
 def set_ruleset_call(patch: pytest.MonkeyPatch, call: Callable[..., Any]) -> None:
     """Replace the system call that makes a Landlock ruleset."""
-    patch.setattr("repl_sandbox.jail.landlock.ruleset._create_ruleset", call)
+    patch.setattr("repl_sandbox.jail.landlock._create_ruleset", call)
 
 
 def branch_commands() -> set[str]:
     """The requests that init takes from a host."""
-    from repl_sandbox.init.session_branches import SessionBranch
+    from repl_sandbox.init.branch import SessionBranch
 
     return set(SessionBranch._COMMANDS)
 
 
 def batch_wait() -> CodeType:
     """The code of the method in which a batch waits for its sessions."""
-    from repl_sandbox.session.drivers.batch import SessionBatch
+    from repl_sandbox.session.batch import SessionBatch
 
     return SessionBatch._wait.__code__
 
@@ -165,10 +165,10 @@ def started(sandbox: Any) -> Coroutine[Any, Any, Any]:
 
 def set_thread_count(patch: pytest.MonkeyPatch, count: int) -> None:
     """Set the number of threads that a worker sees in its process."""
-    for module in ("snapshot_control", "worker_channel"):
+    for module in ("branch", "channel"):
         patch.setattr(f"repl_sandbox.worker.{module}._thread_count", lambda: count)
 
 
 def break_descriptions(patch: pytest.MonkeyPatch) -> None:
     """Break the function that follows the causes of an exception."""
-    patch.setattr("repl_sandbox.worker.display.tracebacks._chain", None)
+    patch.setattr("repl_sandbox.worker.tracebacks._chain", None)

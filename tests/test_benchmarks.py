@@ -41,11 +41,11 @@ def test_a_ratio_is_that_of_the_rounds():
 @pytest.mark.parametrize("width", [60, 80, 200])
 def test_the_table_is_readable_at_any_width(width: int):
     name = "a step of an environment, its observation and its rewards"
-    figures = [Figure("step", name, "ms", *[Samples((0.0015, 0.0014, 0.0016, 0.0015))] * 2, "")]
+    figures = [Figure("step", name, "ms", *[Samples((0.0015, 0.0014, 0.0016, 0.0015))] * 2, "")]  # type: ignore[call-arg]
     others = {f"peer-{number}": {"step": Samples((0.03,))} for number in range(6)}
     console = Console(file=io.StringIO(), width=width)
     console.print(figure_table(figures, others, "a machine with 2 cores", "Medians."))
-    shown = console.file.getvalue()
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
 
     assert all(len(line) <= width for line in shown.splitlines())
     for cell in ("1.50 ms [1.48, 1.53]", "1.00 [1.00, 1.00]", "≤ 3.5", "yes", "30.0 ms"):

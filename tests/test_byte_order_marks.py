@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from repl_env import LocalREPLEnv, REPLAction
-from repl_env.client.upload.upload_body import UploadBody, packed
-from repl_env.common.json_values import text_or_bytes
+from repl_env.client.requests import UploadBody, packed
+from repl_env.common.values import text_or_bytes
+from repl_env.env.recordings import Recording
 from repl_env.evaluation import read_dataset
-from repl_env.storage.recordings import Recording
 from repl_sandbox import Sandbox
-from repl_server.auth.api_keys import APIKeys, new_key
+from repl_server.auth import APIKeys, new_key
 from tests.repl_env.environment_internals import context_of
 
 BOM = codecs.BOM_UTF8

@@ -29,7 +29,7 @@ class Server(ThreadingHTTPServer):
 
 class Answers(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
-        self.send_response(self.server.status if self.path == "/health" else 404)
+        self.send_response(self.server.status if self.path == "/health" else 404)  # type: ignore[attr-defined]
         self.end_headers()
 
     def log_message(self, *_: object) -> None:

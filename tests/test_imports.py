@@ -47,9 +47,9 @@ def test_the_worker_loads_only_its_own_part_of_the_engine() -> None:
     parts = {name.split(".")[1] for name in modules if name.startswith("repl_sandbox.")}
 
     vocabulary = {
-        "errors", "types", "displayed", "session_limits", "language_policy", "set_module"
+        "errors", "types", "display"
     }  # fmt: skip
-    assert parts <= {*vocabulary, "protocol", "snapshots", "worker"}
+    assert parts <= {*vocabulary, "protocol", "worker"}
     assert "worker" in parts
     assert foreign(modules) == set()
 
@@ -70,7 +70,7 @@ def test_the_worker_leaves_to_cells_what_only_cells_need(name: str) -> None:
 def test_the_engine_runs_on_the_standard_library_alone() -> None:
     modules = loaded_by("repl_sandbox.sandbox", "sandbox")
 
-    assert "repl_sandbox.limits.watchdog" in modules
+    assert "repl_sandbox.host.watchdog" in modules
     assert not any(name.startswith(("repl_env", "repl_server")) for name in modules)
     assert foreign(modules) == set()
 
@@ -98,7 +98,7 @@ def test_the_version_is_read_when_it_is_asked_for(package: str, root: str) -> No
 
 @pytest.mark.parametrize(
     "module",
-    ["errors", "interfaces", "models", "parsing", "rubrics", "rlm.model_call", "rlm.events"],
+    ["errors", "interfaces", "models", "parsing", "rubrics", "rlm.model_call"],
 )
 def test_the_types_of_the_environment_load_no_engine(module: str) -> None:
     modules = loaded_by(f"repl_env.{module}", "")
@@ -161,4 +161,4 @@ def test_no_modules_import_each_other_in_a_circle(package: str) -> None:
         {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
     )
     order.prepare()  # raises CycleError, which names the modules of a circle
-    assert len(graph.modules) > 50
+    assert len(graph.modules) > 30

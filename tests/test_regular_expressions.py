@@ -16,9 +16,8 @@ POSSESSIVE_GROUP = re.compile(r"\)(?:[*+?]|\{+\d*,?\d*\}+)\+")
 # These walk through strings of JSON in constant memory. No repetition of their groups can fail
 # after its first character, except at the end of the text, where `\Z` follows.
 RIGHT_ANYWHERE = {
-    "repl_env/common/json_values.py",
-    "sandbox/repl_sandbox/protocol/values/json_text.py",
-    "sandbox/repl_sandbox/protocol/values/json_value_count.py",
+    "repl_env/common/values.py",
+    "sandbox/repl_sandbox/protocol/values.py",
 }
 
 

@@ -13,10 +13,10 @@ from contextlib import suppress
 OURS = ("repl_env", "repl_sandbox", "repl_server")
 LOADED = (
     "repl_env.cli.main",
-    "repl_server.cli.serve_command",
+    "repl_server.cli",
     "repl_server.app",
     "repl_server.serving",
-    "repl_env.llm.endpoints.openai_model",
+    "repl_env.llm.openai",
     "openai.resources.chat.completions",
     "huggingface_hub.inference._generated._async_client",
 )

@@ -9,7 +9,7 @@ from typing import Any, Protocol, Self
 import torch
 
 from examples.learn.task import TURNS, ColourTask
-from repl_env.env.vector.episode_rows import EpisodeRows
+from repl_env.env.rows import EpisodeRows
 from repl_env.rubrics import ExactMatchRubric
 
 MAX_NEW_TOKENS = 24  # of one reply; the longest cell of the warm start has fewer

@@ -12,11 +12,8 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from .exit_status import ExitStatus
-from .options.output_options import AsJSON
-from .options.tier_trial import Trial, try_tier
-from .render.copyable_text import copyable
-from .render.fitted_table import FittedTable
+from repl_env.cli.options import AsJSON, ExitStatus, Trial, try_tier
+from repl_env.cli.tables import FittedTable, copyable
 
 if TYPE_CHECKING:
     from repl_sandbox import Facility
@@ -76,10 +73,10 @@ def doctor(
 
 def remove_containers() -> None:
     """Remove containers that outlived their hosts; exit 5 where that cannot be done."""
-    from .options.session_options import opening
+    from repl_env.cli.options import opening
 
     with opening():
-        from repl_sandbox.backends import clean
+        from repl_sandbox.options import clean
 
         removed = clean()
     for name in removed:

@@ -2,30 +2,249 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from urllib.parse import urlsplit
 
 import typer
 
-from .exit_status import ExitStatus
-from .options.evaluation_options import (
-    Dataset,
-    EvaluatedSolver,
-    EvaluationOptions,
-    ResultsOptions,
+from repl_env.cli.model_options import BaseURL, KeyVariable, ModelOptions, address_of, digest_of
+from repl_env.cli.options import (
+    EVALUATION,
+    MODEL,
+    OUTPUT,
+    ExitStatus,
+    JSONOutput,
+    PageOptions,
+    named,
+    with_option_groups,
+    write_page_file,
 )
-from .options.model_options import ModelOptions
-from .options.option_groups import with_option_groups
-from .options.page_options import PageOptions, write_page_file
-from .options.run_options import RunOptions
-from .options.solver_options import check_choice, function_solver, metric_of, rlm_solver
-from .render.evaluation_report import report, taken_over, unwritable
+from repl_env.cli.run import RunOptions
 
 if TYPE_CHECKING:
-    from repl_env.evaluation import Evaluation, ResultsFile, Solver
+    from repl_env.evaluation import Evaluation, ResultsFile, Solver, Summary
+    from repl_env.evaluation.dataset import Metric
+
+
+# The options of `repl-env eval` beside those of runs.
+
+Dataset: TypeAlias = Annotated[
+    Path, typer.Argument(help="The dataset: one JSON object in each line (docs/evaluation.md).")
+]
+Rubric: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="RUBRIC",
+        help="Rubric: exact, fuzzy, json, list or module:function; by default the rubric that a "
+        "line names, else exact.",
+        rich_help_panel=EVALUATION,
+    ),
+]
+Concurrency: TypeAlias = Annotated[
+    int, typer.Option(min=1, help="Number of tasks that run at once.", rich_help_panel=EVALUATION)
+]
+Model: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="MODEL",
+        help="The model to evaluate, or script:FILE.py:FUNCTION; as for run.",
+        rich_help_panel=MODEL,
+    ),
+]
+Trajectories: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--trajectory",
+        metavar="FOLDER",
+        help="Folder for a trajectory file of each task.",
+        rich_help_panel=OUTPUT,
+    ),
+]
+SolverName: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FUNCTION",
+        help="module:function or FILE.py:function that answers a task, instead of a model.",
+        rich_help_panel=MODEL,
+    ),
+]
+Out: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="The results file; an existing file is continued.",
+        rich_help_panel=OUTPUT,
+    ),
+]
+Fresh: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--fresh/--resume", help="Discard the results file, or continue it.", rich_help_panel=OUTPUT
+    ),
+]
+Limit: TypeAlias = Annotated[
+    int | None,
+    typer.Option(min=1, help="Maximum number of tasks to evaluate.", rich_help_panel=EVALUATION),
+]
+GiveUpAfter: TypeAlias = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        help="Consecutive infrastructure errors that end the evaluation; 0: no limit.",
+        rich_help_panel=EVALUATION,
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationOptions:
+    """The tasks of an evaluation and their scores."""
+
+    rubric: Rubric = None
+    concurrency: Concurrency = 8
+    limit: Limit = None
+    give_up_after: GiveUpAfter = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluatedSolver:
+    """A model at an endpoint, or a function."""
+
+    model: Model = None
+    base_url: BaseURL = None
+    api_key_env: KeyVariable = None
+    solver: SolverName = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultsOptions:
+    """The files of an evaluation, and its report."""
+
+    trajectory: Trajectories = None
+    out: Out = None
+    fresh: Fresh = False
+    as_json: JSONOutput = False
+
+    def make_trajectory_folder(self) -> None:
+        """Make the folder of `--trajectory`; typer.BadParameter if it cannot be made."""
+        if self.trajectory is None:
+            return
+        try:
+            self.trajectory.mkdir(exist_ok=True)
+        except OSError as error:
+            message = f"{self.trajectory}: {error.strerror or error}"
+            raise typer.BadParameter(message, param_hint="--trajectory") from error
+
+
+# Build the solver of `repl-env eval` from its options.
+
+# Options of `repl-env eval` that are not about a model and its runs.
+_OF_ANY_SOLVER = frozenset(
+    (
+        "dataset rubric concurrency solver out fresh limit give_up_after as_json html max_size "
+        "config"
+    ).split()
+)
+
+
+def check_choice(
+    model: str | None, solver: str | None, context: typer.Context
+) -> tuple[str | None, str | None]:
+    """Return the one of the two that is given, beside None.
+
+    One on the command line comes before one of the configuration file.
+
+    Raises:
+        typer.BadParameter: neither is given, or both; or with a solver an option that would change
+            nothing.
+    """
+    if model is not None and solver is not None:
+        given = [_is_on_command_line(context, name) for name in ("model", "solver")]
+        if given == [True, False]:
+            solver = None
+        elif given == [False, True]:
+            model = None
+    if (model is None) == (solver is None):
+        both = "" if model is None else ", not both"
+        raise typer.BadParameter(f"give --model or --solver{both}")
+    if solver is None:
+        return model, None
+    for option in context.command.params:
+        name = option.name or ""
+        if name not in _OF_ANY_SOLVER and _is_on_command_line(context, name):
+            message = "goes with --model; a solver is called with the task, and no more"
+            raise typer.BadParameter(message, param_hint=option.opts[0])
+    return None, solver
+
+
+def _is_on_command_line(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    # By name: some versions of typer have a click of their own, whose values are others.
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def rlm_solver(
+    model: ModelOptions, runs: RunOptions, trajectories: Path | None = None
+) -> tuple[Solver, dict[str, Any]]:
+    """Return a recursive language model as a solver, and the settings that its results depend on.
+
+    `trajectories` is a folder for those of the runs.
+
+    Raises:
+        typer.BadParameter, typer.Exit: as `RunOptions.arguments`.
+    """
+    from repl_env.evaluation.dataset import RLMSolver
+
+    options = runs.arguments(model)
+    # The tier is not among the settings, because it does not change an answer.
+    settings = {
+        **runs.bounds,
+        "model": model.model,
+        "sub_model": runs.sub_model,
+        "base_url": _without_secrets(address_of(model)),
+        "source": digest_of(model.model),
+        "sub_source": digest_of(runs.sub_model),
+        "budget": asdict(options["budget"]),
+        "prices": {name: asdict(price) for name, price in options["prices"].items()},
+        "preload": list(options["preload"]),
+        "limits": asdict(options["limits"]),
+    }
+    return RLMSolver(options.pop("model"), options, trajectories), settings
+
+
+def function_solver(reference: str) -> tuple[Solver, dict[str, Any]]:
+    """Return the function that `reference` names as a solver, and the settings of its results."""
+    from repl_env.evaluation.dataset import FunctionSolver
+
+    found = named(reference, "--solver")
+    return FunctionSolver(found.function), {"solver": reference, "source": found.digest}
+
+
+def metric_of(rubric: str | None) -> tuple[Metric | None, dict[str, Any]]:
+    """Return the metric of all tasks, None for that of each task, and the settings of scores."""
+    from repl_env.evaluation import dataset
+
+    if rubric is None or rubric in dataset.RUBRICS:
+        return dataset.RUBRICS[rubric] if rubric else None, {"rubric": rubric}
+    if ":" not in rubric:
+        message = f"{rubric!r} is none of {', '.join(dataset.RUBRICS)}, and no module:function"
+        raise typer.BadParameter(message, param_hint="'--rubric'")
+    found = named(rubric, "--rubric")
+    return dataset.metric_of(found.function), {"rubric": rubric, "rubric_source": found.digest}
+
+
+def _without_secrets(url: str | None) -> str | None:
+    """Return `url` without user, password and query, because results are published."""
+    if url is None:
+        return None
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
 
 
 @with_option_groups
@@ -63,7 +282,7 @@ def evaluate(
 
 
 def _write_page(evaluation: Evaluation, out: Path, size: int | None, runs: Path | None) -> None:
-    from repl_env.display.viewer.html_export import MAX_PAGE_BYTES, evaluation_page_data
+    from repl_env.display.pages import MAX_PAGE_BYTES, evaluation_page_data
 
     done = evaluation.done
     results = [done[entry.id] for entry in evaluation.dataset.entries if entry.id in done]
@@ -125,14 +344,13 @@ def _results(out: Path | None, fresh: bool, note: dict[str, Any]) -> Iterator[Re
 
 def _run(evaluation: Evaluation, solver: Solver, concurrency: int) -> ExitStatus:
     """Run the missing tasks with a progress display, and return the exit status."""
+    from repl_env.cli import main
+    from repl_env.cli.live import evaluation_progress
     from repl_sandbox.errors import IsolationError
-
-    from . import command_loop
-    from .render.evaluation_progress import evaluation_progress
 
     try:
         with evaluation_progress(evaluation):
-            command_loop.run(_carry_out(evaluation, solver, concurrency))
+            main.run_loop(_carry_out(evaluation, solver, concurrency))
     except KeyboardInterrupt:
         return ExitStatus.INTERRUPTED
     except IsolationError as error:
@@ -154,3 +372,61 @@ async def _carry_out(evaluation: Evaluation, solver: Solver, concurrency: int) -
         await evaluation.run()
     finally:
         await solver.close()
+
+
+# The report at the end of an evaluation, and its exit status.
+
+
+def report(
+    evaluation: Evaluation, status: ExitStatus, out: Path | None, as_json: bool
+) -> ExitStatus:
+    """Print what there is; the exit status."""
+    from rich.console import Console
+
+    from repl_env.cli.tables import show
+    from repl_env.evaluation import summarize
+
+    summary = summarize(evaluation)
+    if as_json:
+        typer.echo(json.dumps(asdict(summary), indent=2))
+    else:
+        show(Console(), summary)
+    if status is ExitStatus.OK:
+        status = _verdict(summary)
+    if summary.scored < summary.tasks:
+        typer.echo(_what_next(summary, out), err=True)
+    return status
+
+
+def taken_over(evaluation: Evaluation, results: ResultsFile) -> str:
+    """Return how many results of an earlier call this one takes over."""
+    tasks, missing = len(evaluation.dataset.entries), len(evaluation.missing)
+    to_run = f"{missing} {'task' if missing == 1 else 'tasks'} to run."
+    if not evaluation.done:
+        return f"{results.path} has no result of these tasks with these settings; {to_run}"
+    return f"{results.path} has results of {tasks - missing} of {tasks} tasks; {to_run}"
+
+
+def _verdict(summary: Summary) -> ExitStatus:
+    from repl_env.errors import INFRASTRUCTURE_KINDS
+
+    if summary.scored == summary.tasks:
+        return ExitStatus.OK
+    ours = any(failure.error_kind in INFRASTRUCTURE_KINDS for failure in summary.failures)
+    return ExitStatus.INFRASTRUCTURE if ours else ExitStatus.FAILED
+
+
+def _what_next(summary: Summary, out: Path | None) -> str:
+    missing = summary.tasks - summary.scored
+    left = f"{missing} of {summary.tasks} tasks {'has' if missing == 1 else 'have'} no score."
+    if summary.gave_up:
+        left = f"Too many tasks in a row failed (--give-up-after). {left}"
+    if out is None:
+        return f"{left} Nothing is kept; with --out FILE the same call would go on."
+    return f"{left} The same call goes on from {out}."
+
+
+def unwritable(error: OSError) -> ExitStatus:
+    """Print why results cannot be written, and return the exit status."""
+    typer.echo(f"Results cannot be written: {error.strerror or error}", err=True)
+    return ExitStatus.FAILED

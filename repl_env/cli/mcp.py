@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from .exit_status import ExitStatus
-from .options.context_files import STDIN, ContextFiles, contexts_from, loaded
-from .options.help_groups import LIMITS
-from .options.limit_options import LimitOptions
-from .options.option_groups import with_option_groups
-from .options.session_options import (
+from repl_env.cli.model_options import STDIN, ContextFiles, contexts_from, loaded
+from repl_env.cli.options import (
+    LIMITS,
+    ExitStatus,
     Isolation,
     Language,
     LanguageName,
+    LimitOptions,
     SessionOptions,
     opening,
     policy_of,
+    with_option_groups,
 )
 
 if TYPE_CHECKING:

@@ -1,24 +1,34 @@
-"""`repl-env replay TRAJECTORY`: a recorded tree of runs shown, or run again without a model."""
+"""`repl-env replay` and `repl-env view`: a recorded tree of runs, at a terminal or in a browser."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from .exit_status import ExitStatus
-from .options.help_groups import OUTPUT
-from .options.option_groups import with_option_groups
-from .options.output_options import JSONOutput
-from .options.page_options import PageOptions, write_page_file
+from repl_env.cli.options import (
+    OUTPUT,
+    ExitStatus,
+    JSONOutput,
+    PageOptions,
+    with_option_groups,
+    write_page_file,
+)
+from repl_env.common.files import read_regular, read_regular_text
 
 if TYPE_CHECKING:
-    from repl_env.rlm.trajectory.trajectory import Run, Trajectory
-    from repl_env.rlm.trajectory_rerun import RunDifference
+    from repl_env.display.files import NamedFiles
+    from repl_env.rlm.replay import RunDifference
+    from repl_env.rlm.trajectory import Run, Trajectory
+
+
+# `repl-env replay TRAJECTORY`: a recorded tree of runs shown, or run again without a model.
 
 _RERUN = "Another run of the code"  # a heading of the help screen
 
@@ -84,7 +94,7 @@ def replay(
 
 
 def _loaded(path: Path) -> Trajectory:
-    from repl_env.rlm.trajectory.trajectory import Trajectory
+    from repl_env.rlm.trajectory import Trajectory
 
     try:
         loaded = Trajectory.load(path)
@@ -98,10 +108,10 @@ def _loaded(path: Path) -> Trajectory:
 
 def _hint(path: Path) -> str:
     """Return the commands for a file that is a recorded episode."""
-    from repl_env.storage.recordings import Recording
+    from repl_env.env.recordings import Recording
 
     try:
-        Recording.from_json(path.read_text(encoding="utf-8"))
+        Recording.from_json(read_regular_text(path))
     except ValueError:
         return ""
     return (
@@ -111,15 +121,14 @@ def _hint(path: Path) -> str:
 
 
 def _write_page(trajectory: Path, out: Path, size: int | None) -> None:
-    from repl_env.display.viewer.html_export import trajectory_data
+    from repl_env.display.pages import trajectory_data
 
     # The path may be a link, which the person named; a server of pages would not follow it.
     write_page_file(out, size, lambda: trajectory_data(trajectory.resolve()))
 
 
 def _show(trajectory: Trajectory, path: str | None, full: bool, as_json: bool) -> None:
-    from .render.recorded_tree import print_tree
-    from .render.tree_json import as_dict
+    from repl_env.cli.trees import as_dict, print_tree
 
     try:
         runs = trajectory.roots if path is None else (trajectory.run(path),)
@@ -137,9 +146,8 @@ def _show(trajectory: Trajectory, path: str | None, full: bool, as_json: bool) -
 def _executed(
     trajectory: Trajectory, files: list[str]
 ) -> tuple[Trajectory, tuple[RunDifference, ...]]:
-    from repl_env.rlm.trajectory_rerun import differences, rerun
-
-    from .options.session_options import opening
+    from repl_env.cli.options import opening
+    from repl_env.rlm.replay import differences, rerun
 
     contexts = dict(_contexts(trajectory.root, files))
     with opening():
@@ -153,7 +161,7 @@ def _contexts(root: Run, files: list[str]) -> Iterator[tuple[str, Any]]:
     for given in files:
         name, path = _named(given, types)
         try:
-            data = path.read_bytes()
+            data = read_regular(path)
         except OSError as error:
             raise typer.BadParameter(f"{path}: {error.strerror}", param_hint="--context") from error
         try:
@@ -187,6 +195,86 @@ def _report(again: Trajectory, found: tuple[RunDifference, ...], as_json: bool) 
         }
         typer.echo(json.dumps(comparison, indent=2))
         return
-    from .render.recorded_tree import print_differences
+    from repl_env.cli.trees import print_differences
 
     print_differences(again.root, found)
+
+
+# `repl-env view PATH...`: a local page about runs, episodes and evaluations.
+
+_SERVER = "Server"  # a heading of the help screen
+
+Paths: TypeAlias = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="PATH...",
+        help="Trajectory files, results of `repl-env eval`, or folders of them; or recorded "
+        "episodes, such as a download of the playground.",
+        show_default=False,
+    ),
+]
+Port: TypeAlias = Annotated[
+    int,
+    typer.Option(
+        min=0, max=65535, help="Port on 127.0.0.1; 0: any free one.", rich_help_panel=_SERVER
+    ),
+]
+OpenBrowser: TypeAlias = Annotated[
+    bool,
+    typer.Option("--open/--no-open", help="Open the page in a browser.", rich_help_panel=_SERVER),
+]
+
+
+@with_option_groups
+def view(paths: Paths, page: PageOptions, port: Port = 0, open_browser: OpenBrowser = True) -> None:
+    """Show recorded runs, episodes and evaluations in a browser, until Ctrl-C; or write a page."""
+    size = page.check()
+    from repl_env.display.files import NamedFiles
+    from repl_env.display.viewer import viewable
+
+    with TemporaryDirectory(prefix="repl-env-view-") as made:
+        with _errors():
+            files = NamedFiles([viewable(path, Path(made)) for path in paths])
+        if page.html is not None:
+            _write(files, page.html, size)
+        else:
+            _serve(files, port, open_browser=open_browser)
+
+
+@contextmanager
+def _errors() -> Iterator[None]:
+    """Report files that cannot be read, or shown, as errors of usage."""
+    try:
+        yield
+    except OSError as error:
+        named = error.filename is not None
+        message = f"{error.filename}: {error.strerror}" if named else str(error)
+        raise typer.BadParameter(message) from error
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+def _write(files: NamedFiles, out: Path, size: int | None) -> None:
+    from repl_env.display.pages import files_data
+
+    with _errors():
+        data = files_data(files)
+    write_page_file(out, size, lambda: data)
+
+
+def _serve(files: NamedFiles, port: int, *, open_browser: bool) -> None:
+    from repl_env.display.pages import ViewServer
+    from repl_env.display.viewer import ViewData
+
+    count = len(files.files())
+    with _errors():
+        server = ViewServer(ViewData(files), port)
+    with server:
+        typer.echo(f"Showing {count} {'file' if count == 1 else 'files'} at {server.url}")
+        typer.echo("Ctrl-C ends it.", err=True)
+        if open_browser:
+            import webbrowser
+
+            webbrowser.open(server.url)
+        with suppress(KeyboardInterrupt):
+            server.serve_forever()

@@ -5,26 +5,264 @@ The answer is what goes to stdout; the display, the totals and complaints go to 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from .exit_status import ExitStatus
-from .options.budget_options import refusal_text
-from .options.model_options import ModelOptions
-from .options.option_groups import with_option_groups
-from .options.run_input import RunInput
-from .options.run_options import RunOptions
-from .options.run_output import RunOutput
-from .options.session_options import opening
+from repl_env.cli.model_options import (
+    STDIN,
+    BudgetOptions,
+    ContextFiles,
+    ModelOptions,
+    check_price,
+    contexts_from,
+    model_from,
+    refusal_text,
+)
+from repl_env.cli.options import (
+    INPUT,
+    MODEL,
+    OUTPUT,
+    TURNS,
+    ExitStatus,
+    LimitOptions,
+    SessionOptions,
+    opening,
+    with_option_groups,
+)
+from repl_env.common.files import read_regular_text, replace_target
 
 if TYPE_CHECKING:
-    from repl_env.rlm.rlm_runner import RLM
-    from repl_env.rlm.run_result import RLMRunResult
+    from repl_env.cli.live import Progress, RunReport
+    from repl_env.rlm.config import RLMRunResult
+    from repl_env.rlm.runner import RLM
+    from repl_sandbox import Limits
 
-    from .render.live_progress import Progress
-    from .render.run_report import RunReport
+
+# The options of `repl-env run` for the input of the run: contexts and the schema of the answer.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunInput:
+    """The input of a run beside the question."""
+
+    context: ContextFiles = None
+    stdin: Annotated[
+        bool,
+        typer.Option("--stdin", help="Read a context from standard input.", rich_help_panel=INPUT),
+    ] = False
+    schema: Annotated[
+        Path | None,
+        typer.Option(
+            "--schema",
+            metavar="FILE",
+            help="A JSON schema that the answer must fit.",
+            rich_help_panel=INPUT,
+        ),
+    ] = None
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments of `RLM.arun`.
+
+        Raises:
+            typer.BadParameter: naming the option: a file cannot be read, or is not JSON.
+        """
+        schema = _schema(self.schema)
+        contexts = contexts_from([*(self.context or ()), *([STDIN] if self.stdin else ())])
+        if list(contexts) == ["context"]:
+            return {"answer_schema": schema, **contexts}
+        return {"answer_schema": schema, **({"contexts": contexts} if contexts else {})}
+
+
+def _schema(path: Path | None) -> Any:
+    if path is None:
+        return None
+    try:
+        return json.loads(read_regular_text(path))
+    except OSError as error:
+        raise typer.BadParameter(f"{path}: {error.strerror}", param_hint="--schema") from error
+    except (ValueError, RecursionError) as error:
+        raise typer.BadParameter(f"{path} is not JSON: {error}", param_hint="--schema") from error
+
+
+# The options of runs of a model, which `run` and `eval` share.
+
+
+class Blocks(StrEnum):
+    """The code blocks of a reply that are run."""
+
+    ALL = "all"
+    FIRST = "first"
+    UNTIL_DONE = "until_done"
+    UNTIL_ERROR = "until_error"
+
+
+SubModel: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--sub-model",
+        metavar="MODEL",
+        help="Model that answers sub-calls.",
+        show_default="--model",
+        rich_help_panel=MODEL,
+    ),
+]
+MaxDepth: TypeAlias = Annotated[
+    int,
+    typer.Option(
+        "--max-depth",
+        min=1,
+        help="Maximum levels of runs; 1 allows no child runs.",
+        rich_help_panel=TURNS,
+    ),
+]
+MaxIterations: TypeAlias = Annotated[
+    int,
+    typer.Option(
+        "--max-iterations",
+        min=1,
+        help="Maximum turns of a run, before a last one for the answer.",
+        rich_help_panel=TURNS,
+    ),
+]
+BlocksOption: TypeAlias = Annotated[
+    Blocks,
+    typer.Option(
+        "--blocks",
+        metavar="WHICH",
+        help="Code blocks of a reply that are run.",
+        rich_help_panel=TURNS,
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """The options of runs beside their model."""
+
+    sub_model: SubModel = None
+    max_depth: MaxDepth = 2
+    max_iterations: MaxIterations = 30
+    blocks: BlocksOption = Blocks.ALL
+    budget: BudgetOptions = field(default_factory=BudgetOptions)
+    session: SessionOptions = field(default_factory=SessionOptions)
+    limits: LimitOptions = field(default_factory=LimitOptions)
+
+    @property
+    def bounds(self) -> dict[str, Any]:
+        """The arguments of `RLM` that bound each run."""
+        return {
+            "max_iterations": self.max_iterations,
+            "max_depth": self.max_depth,
+            "blocks": self.blocks.value,
+        }
+
+    def session_limits(self) -> Limits:
+        """Return the limits of sessions, whose calls of the host may take as long as a run.
+
+        Raises:
+            typer.BadParameter: naming the field.
+        """
+        from repl_env.rlm.runner import HOST_TIMEOUT
+
+        return self.limits.limits(host_timeout=HOST_TIMEOUT)
+
+    def arguments(self, model: ModelOptions) -> dict[str, Any]:
+        """Return the arguments of `RLM`, with new models, which the caller closes.
+
+        Raises:
+            typer.BadParameter, typer.Exit: as `model_from`; an option has a wrong value; a budget
+                in dollars lacks a price.
+        """
+        arguments: dict[str, Any] = {
+            **self.bounds,
+            "budget": self.budget.budget(),
+            "prices": self.budget.prices(),
+            **self.session.arguments(),
+            "limits": self.session_limits(),
+            "model": model_from(model),
+        }
+        if self.sub_model is not None:
+            other = replace(model, model=self.sub_model)
+            arguments["sub_model"] = model_from(other, "--sub-model")
+        for name in ("model", "sub_model"):
+            if name in arguments:
+                check_price(arguments["budget"], arguments["prices"], arguments[name].name)
+        return arguments
+
+
+# The options of `repl-env run` for the output of the run.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOutput:
+    """The trajectory file, and the texts on stdout and stderr."""
+
+    trajectory: Annotated[
+        Path | None,
+        typer.Option(
+            "--trajectory",
+            metavar="FILE",
+            help="File for the trajectory of the run.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Replace an existing trajectory.", rich_help_panel=OUTPUT),
+    ] = False
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Print the answer only.", rich_help_panel=OUTPUT)
+    ] = False
+    verbose: Annotated[
+        bool,
+        typer.Option(
+            "--verbose",
+            "-v",
+            help="Print code, output and errors of each cell to stderr.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = False
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="Print the result as one JSON object.", rich_help_panel=OUTPUT),
+    ] = False
+
+    def check(self) -> None:
+        """Raise typer.BadParameter if two options contradict each other."""
+        if self.quiet and self.verbose:
+            raise typer.BadParameter("--quiet and --verbose exclude each other")
+        if self.force and self.trajectory is None:
+            raise typer.BadParameter("--force goes with --trajectory")
+
+    def trajectory_file(self) -> Path | None:
+        """Return the path of the file to write; for a link, its target.
+
+        Raises:
+            typer.BadParameter: the file exists and `force` is false, or cannot be written.
+        """
+        if self.trajectory is None:
+            return None
+        try:
+            target = replace_target(self.trajectory)
+        except OSError as error:
+            raise _unwritable(f"{self.trajectory}: {error.strerror or error}") from error
+        if not target.parent.is_dir():
+            raise _unwritable(f"{self.trajectory}: there is no directory {target.parent}")
+        if target.is_dir():
+            raise _unwritable(f"{self.trajectory} is a directory")
+        if target.exists() and not self.force:
+            raise _unwritable(f"{self.trajectory} exists; --force replaces it")
+        return target
+
+
+def _unwritable(message: str) -> typer.BadParameter:
+    return typer.BadParameter(message, param_hint="--trajectory")
 
 
 @with_option_groups
@@ -57,19 +295,18 @@ def _solve(
     Raises:
         typer.BadParameter, typer.Exit: an argument is wrong; there is no such tier.
     """
+    from repl_env.cli import main
+    from repl_env.cli.live import RunReport
     from repl_env.errors import BudgetExceeded, EpisodeAborted, ModelError
-    from repl_env.rlm.rlm_runner import RLM
+    from repl_env.rlm.runner import RLM
     from repl_sandbox.errors import IsolationError, SandboxError
-
-    from . import command_loop
-    from .render.run_report import RunReport
 
     report = RunReport(progress)
     with opening():
         rlm = RLM(on_event=progress.on_event, **arguments)
     try:
         with progress:
-            report.done(command_loop.run(_answered(rlm, question, of_run, arguments, report)))
+            report.done(main.run_loop(_answered(rlm, question, of_run, arguments, report)))
     except KeyboardInterrupt:
         report.failed(ExitStatus.INTERRUPTED, "interrupted; the calls in flight were cancelled")
     except IsolationError as error:
@@ -118,7 +355,7 @@ async def _answered(
 def _display(arguments: Mapping[str, Any], output: RunOutput) -> Progress:
     from rich.console import Console
 
-    from .render.live_progress import progress
+    from repl_env.cli.live import progress
 
     console = None if output.quiet else Console(stderr=True)
     return progress(console, arguments["budget"], arguments["prices"], verbose=output.verbose)

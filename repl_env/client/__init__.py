@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 from repl_env.common.lazy_imports import lazy_exports
 
 if TYPE_CHECKING:
-    from repl_env.client.async_client import ReplAction, REPLEnv, ReplEnv, ReplObservation
+    from repl_env.client.client import ReplAction, REPLEnv, ReplEnv, ReplObservation
     from repl_env.client.sync_client import SyncREPLEnv
+
 
 __all__ = [
     "REPLEnv",
@@ -21,7 +22,7 @@ __all__ = [
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
-        "repl_env.client.async_client": (
+        "repl_env.client.client": (
             "REPLEnv",
             "ReplAction",
             "ReplEnv",

@@ -12,20 +12,18 @@ from functools import partial
 from inspect import isawaitable, iscoroutine
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from repl_env.client.session.request_builder import check_callback, reentrant_request_error
-from repl_env.common.closeable import Closeable
-from repl_env.common.displayed import DisplayedByRepr
-from repl_env.common.set_module import set_module
-from repl_env.concurrency.background_loop import CLIENTS
+from repl_env.client.requests import check_callback, reentrant_request_error
+from repl_env.common.display import Closeable, DisplayedByRepr, set_module
+from repl_env.common.threads import CLIENTS
 from repl_env.episode.call_options import FollowUpOptions, ResetOptions, options_in
-from repl_env.llm.model_spec import LLM
+from repl_env.llm.spec import LLM
 from repl_env.models import REPLAction, REPLState, action_of, showing
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from repl_env.client.async_client import REPLEnv, Result
-    from repl_env.client.files.sync_remote_files import SyncRemoteFiles
+    from repl_env.client.client import REPLEnv, Result
+    from repl_env.client.files import SyncRemoteFiles
     from repl_env.episode.contexts import Given
     from repl_env.episode.initial_files import Files
     from repl_sandbox.types import JSON
@@ -82,7 +80,7 @@ class SyncREPLEnv(DisplayedByRepr, Closeable):
         print(env.files.get("train.csv"))  # b'a,b\\n1,2\\n'
         ```
         """
-        from repl_env.client.files.sync_remote_files import SyncRemoteFiles
+        from repl_env.client.files import SyncRemoteFiles
 
         return SyncRemoteFiles(self._client.files, self._ask)
 

@@ -1,7 +1,7 @@
 """`REPLEnvironment`: episodes on sessions of the engine, with blocking and awaited methods.
 
-One episode uses either the blocking or the awaited methods. `repl_env.env.lifecycle` implements
-them; `repl_env.episode.rules` has the rules of an episode.
+One episode uses either the blocking or the awaited methods. `repl_env.env.operations` and
+`repl_env.env.step` implement them; `repl_env.episode.rules` has the rules of an episode.
 """
 
 from __future__ import annotations
@@ -14,23 +14,21 @@ from typing import TYPE_CHECKING, Any, Self
 from weakref import ref
 
 import repl_sandbox
-from repl_env.common.argument_checks import one_timeout
-from repl_env.common.displayed import DisplayedByRepr
-from repl_env.common.set_module import set_module
-from repl_env.env.child_env_factory import ChildEnvFactory
-from repl_env.env.environment_attributes import EnvironmentAttributes
-from repl_env.env.lifecycle.current_episode import Mode
-from repl_env.env.lifecycle.equipment import EpisodeEquipment
-from repl_env.env.lifecycle.operations import EpisodeEffects, EpisodeOperations
-from repl_env.env.options import ConstructorOptions
-from repl_env.episode import session_effects
+from repl_env.common.display import DisplayedByRepr, set_module
+from repl_env.common.values import one_timeout
+from repl_env.env.async_episode import ChildEnvFactory
+from repl_env.env.attributes import EnvironmentAttributes
+from repl_env.env.current_episode import Mode
+from repl_env.env.operations import EpisodeEffects, EpisodeOperations
+from repl_env.env.options import ConstructorOptions, EpisodeEquipment
+from repl_env.episode import effects
 from repl_env.episode.call_options import FollowUpOptions, ResetOptions, options_in
 from repl_env.episode.contexts import Given
 from repl_env.episode.effects import Effects, run_async, run_blocking
 from repl_env.episode.previews import Preview
-from repl_env.episode.sandbox_provider import SandboxProvider
+from repl_env.episode.sandboxes import SandboxProvider
 from repl_env.interfaces import EnvironmentMetadata, Transform
-from repl_env.llm.model_spec import LLM
+from repl_env.llm.spec import LLM
 from repl_env.models import (
     DEFAULT_CONTEXT_PREVIEW_LENGTH,
     DEFAULT_MAX_CONCURRENT_SUBCALLS,
@@ -39,14 +37,13 @@ from repl_env.models import (
     REPLAction,
     REPLObservation,
 )
-from repl_env.rewards.rubric import Rubric
-from repl_env.rewards.scoring import own_rubric
-from repl_env.rlm.subcalls.subcall_settings import Provider, UserFunction
+from repl_env.rlm.answerers import Provider, UserFunction
+from repl_env.rubrics import Rubric, own_rubric
 from repl_sandbox import AsyncSandbox, Limits, Policy, Sandbox
 from repl_sandbox.types import JSON, Answers, Missing
 
 if TYPE_CHECKING:
-    from repl_env.rlm.budget.budget_limits import Budget, Price
+    from repl_env.rlm.budget import Budget, Price
 
 
 @set_module("repl_env")
@@ -208,7 +205,7 @@ class REPLEnvironment(DisplayedByRepr, EnvironmentAttributes):
         timeout_s: float | None = None,
         *,
         timeout: float | None = None,
-        on_output: session_effects.OnOutput | None = None,
+        on_output: effects.OnOutput | None = None,
         **kwargs: Any,
     ) -> REPLObservation:
         """Run the action's code, or submit its answer.
@@ -235,7 +232,7 @@ class REPLEnvironment(DisplayedByRepr, EnvironmentAttributes):
         timeout_s: float | None = None,
         *,
         timeout: float | None = None,
-        on_output: session_effects.OnOutput | None = None,
+        on_output: effects.OnOutput | None = None,
         **kwargs: Any,
     ) -> REPLObservation:
         """`step` for an episode that `reset_async` began.
@@ -391,7 +388,7 @@ class REPLEnvironment(DisplayedByRepr, EnvironmentAttributes):
     @staticmethod
     def _build_hf_chat_fn(hf_token: str | None, llm_model: str | None = None) -> Any:
         """Return a model for a Hugging Face token; OpenEnv's name, which users replace."""
-        from repl_env.llm.model_factory import model_of
+        from repl_env.llm.factory import model_of
 
         return model_of(LLM(model=llm_model, api_key=hf_token))
 
@@ -444,14 +441,14 @@ class REPLEnvironment(DisplayedByRepr, EnvironmentAttributes):
             SessionBusy: a cell is running.
         """
         found: JSON = run_blocking(
-            session_effects.read_draft(self._episodes.slot.current_in("plain").session)
+            effects.read_draft(self._episodes.slot.current_in("plain").session)
         )
         return found
 
     async def draft_async(self) -> JSON:
         """`draft` for an episode that `reset_async` began."""
         found: JSON = await run_async(
-            session_effects.read_draft(self._episodes.slot.current_in("async").session)
+            effects.read_draft(self._episodes.slot.current_in("async").session)
         )
         return found
 

@@ -1,34 +1,48 @@
-"""The options of environments, of their constructors, and checks of names and tools."""
+"""The options of environments, of their constructors and of episodes; checks of names, tools."""
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self
 
-from repl_env.common.argument_checks import at_least, check_callable, of_kind, one_of
-from repl_env.common.json_values import json_text
+from repl_env.common.values import (
+    at_least,
+    check_callable,
+    json_text,
+    of_kind,
+    one_of,
+    replace_surrogates,
+)
 from repl_env.episode import contexts
-from repl_env.episode.call_options import options_in
+from repl_env.episode.answers import Validator
+from repl_env.episode.call_options import FollowUpOptions, ResetOptions, options_in
 from repl_env.episode.contexts import Given
+from repl_env.episode.initial_files import contents
 from repl_env.episode.previews import MODES, Preview
+from repl_env.episode.rules import EpisodeConfig
+from repl_env.episode.sandboxes import SandboxProvider, SandboxSettings
+from repl_env.llm.spec import LLM
 from repl_env.models import (
     DEFAULT_CONTEXT_PREVIEW_LENGTH,
     DEFAULT_MAX_CONCURRENT_SUBCALLS,
     DEFAULT_MAX_ITERATIONS,
     DEFAULT_MAX_OUTPUT_LENGTH,
 )
-from repl_env.rlm.subcalls.subcall_settings import BUDGET, NAMES, UserFunction
-from repl_sandbox.protocol.values.variable_names import check_free
-from repl_sandbox.session.host_functions.host_function import check_function_name
-from repl_sandbox.types import Answers
+from repl_env.rlm.answerers import BUDGET, NAMES, Provider, SubcallSettings, UserFunction
+from repl_env.rlm.providers import GivenProvider
+from repl_sandbox.protocol.values import check_free
+from repl_sandbox.session.host_functions import check_function_name
+from repl_sandbox.types import Answers, check_seed
 
 if TYPE_CHECKING:
     from repl_env.interfaces import Transform
     from repl_env.models import REPLObservation
-    from repl_env.rewards.rubric import Rubric
-    from repl_env.rlm.budget.budget_limits import Budget, Price
+    from repl_env.rlm.budget import Budget, Price
+    from repl_env.rubrics import Rubric
     from repl_sandbox import AsyncSandbox, Limits, Policy, Sandbox
+
 
 _RESERVED = frozenset({*NAMES, BUDGET})
 
@@ -139,3 +153,161 @@ def check_variables(variables: object, used_names: Mapping[str, object]) -> None
         check_name(name, "variables", used_names)
         if not isinstance(value, (str, bytes, bytearray, memoryview)):
             json_text(f"variables: {name}", value)
+
+
+# The configuration of an episode, from the options of its reset or follow-up.
+#
+# All checks run here, before a session starts or the previous episode is touched.
+
+
+def episode_config(
+    options: ResetOptions,
+    settings: EnvironmentOptions,
+    helpers: tuple[str, ...],
+    sandbox_provider: SandboxProvider,
+    check: Validator | None,
+) -> EpisodeConfig:
+    """Return the episode's configuration for a session of `sandbox_provider`; `check` is of
+    `answer_schema`.
+
+    Raises:
+        TypeError, ValueError, OSError: naming the argument.
+    """
+    check_seed(options.seed)
+    resolved = contexts.resolve(
+        options.context,
+        options.contexts,
+        settings.context,
+        mode=settings.preview,
+        preview_length=settings.context_preview_length,
+        sandbox_provider=sandbox_provider,
+    )
+    for part in resolved.parts:
+        check_name(part.name, "contexts", settings.tools)
+    task_prompt = settings.task_prompt if options.task_prompt is None else options.task_prompt
+    return EpisodeConfig(
+        episode_id=_text(options.episode_id, "episode_id") or uuid.uuid4().hex,
+        task_prompt=_text(task_prompt, "task_prompt"),
+        context=resolved,
+        files=contents(options.files, sandbox_provider.limits),
+        max_iterations=at_least(
+            _given(options.max_iterations, settings.max_iterations), 1, "max_iterations"
+        ),
+        max_output_length=settings.max_output_length,
+        helpers=helpers,
+        validator=check,
+        memory=int(sandbox_provider.limits.memory),
+    )
+
+
+def follow_up_config(
+    options: FollowUpOptions,
+    previous: EpisodeConfig,
+    settings: EnvironmentOptions,
+    check: Validator | None,
+) -> EpisodeConfig:
+    """Return the configuration of an episode that follows `previous` in the same session.
+
+    Raises:
+        TypeError, ValueError: naming the argument.
+    """
+    iterations = _given(options.max_iterations, settings.max_iterations)
+    return replace(
+        previous,
+        episode_id=uuid.uuid4().hex,
+        task_prompt=_text(options.task_prompt, "task_prompt"),
+        max_iterations=at_least(iterations, 1, "max_iterations"),
+        validator=check,
+    )
+
+
+def subcall_settings(options: ResetOptions, settings: EnvironmentOptions) -> SubcallSettings:
+    """Return the settings for the episode's sub-calls."""
+    iterations = _given(options.rlm_max_iterations, settings.rlm_max_iterations)
+    if iterations is not None:
+        iterations = at_least(iterations, 1, "rlm_max_iterations")
+    return SubcallSettings(
+        llm=LLM.of(options.llm, options.llm_model, options.hf_token),
+        max_depth=at_least(
+            _given(options.rlm_max_depth, settings.rlm_max_depth), 1, "rlm_max_depth"
+        ),
+        max_iterations=iterations,
+    )
+
+
+def _text(value: str | None, name: str) -> str:
+    if value is not None:
+        of_kind(value, str, name)
+    return replace_surrogates(value or "")
+
+
+def _given(value: Any, default: Any) -> Any:
+    return default if value is None else value
+
+
+# `EpisodeEquipment`: the options and providers for later episodes of an environment.
+
+
+@dataclass(slots=True)
+class EpisodeEquipment:
+    """Options and providers; replacing one leaves the current episode unchanged.
+
+    Attributes:
+        settings: the default configuration of episodes.
+        subcall_provider: answers sub-calls.
+        sandbox_provider: provides the sandbox of sessions.
+    """
+
+    settings: EnvironmentOptions
+    subcall_provider: Provider
+    sandbox_provider: SandboxProvider
+
+    @classmethod
+    def of(cls, options: ConstructorOptions) -> EpisodeEquipment:
+        """Return the equipment for the options of a constructor.
+
+        Raises:
+            TypeError, ValueError: naming the argument.
+        """
+        settings = EnvironmentOptions(
+            context=options.context,
+            task_prompt=options.task_prompt,
+            max_iterations=options.max_iterations,
+            max_output_length=options.max_output_length,
+            context_preview_length=options.context_preview_length,
+            rlm_max_depth=options.rlm_max_depth,
+            rlm_max_iterations=options.rlm_max_iterations,
+            tools=checked_tools(options.tools),
+            answers=options.answers,
+            preview=options.preview,
+            max_concurrent_subcalls=options.max_concurrent_subcalls,
+        )
+        return cls(settings, _subcall_provider(options), _sandbox_provider(options))
+
+    def helpers(self, subcalls: SubcallSettings) -> tuple[str, ...]:
+        """Return the names of the functions that a session has with these settings."""
+        return (*sorted(self.subcall_provider.names(subcalls)), *self.settings.tools)
+
+
+def _subcall_provider(options: ConstructorOptions) -> GivenProvider:
+    return GivenProvider(
+        options.llm_query_fn,
+        options.llm_batch_fn,
+        options.subcall_fn,
+        options.subcall_batch_fn,
+        budget=options.budget,
+        prices=options.prices,
+    )
+
+
+def _sandbox_provider(options: ConstructorOptions) -> SandboxProvider:
+    settings = SandboxSettings.of(
+        options.isolation,
+        options.require,
+        options.limits,
+        options.preload,
+        options.policy,
+        options.image,
+        options.runtime,
+    )
+    return SandboxProvider(options.sandbox, settings)

@@ -11,11 +11,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from repl_env.common.json_values import json_text, replace_surrogates, text_or_bytes
+from repl_env.common.files import read_regular
+from repl_env.common.values import json_text, replace_surrogates, text_or_bytes
 from repl_env.episode.previews import Preview, preview
 
 if TYPE_CHECKING:
-    from repl_env.episode.sandbox_provider import SandboxProvider
+    from repl_env.episode.sandboxes import SandboxProvider
     from repl_sandbox.types import JSON
 
 Given: TypeAlias = "str | bytes | list[Any] | dict[str, Any] | Path"
@@ -166,7 +167,7 @@ def _part(name: str, value: Given, alone: str | None) -> ContextPart:
     """Return a variable; `alone` is the name of the variable that `context` sets."""
     argument = name if name == alone else f"contexts: {name}"
     if isinstance(value, Path):
-        value = text_or_bytes(value.read_bytes())
+        value = text_or_bytes(read_regular(value))
     if isinstance(value, str):
         return ContextPart(name, value, len(value), "chars")
     if isinstance(value, (bytes, bytearray, memoryview)):

@@ -12,7 +12,8 @@ from errno import EFBIG, ENOSPC
 from pathlib import Path, PurePosixPath
 from typing import TypeAlias
 
-from repl_sandbox.session.files.workspace_paths import parse
+from repl_env.common.files import read_regular
+from repl_sandbox.session.files import parse
 from repl_sandbox.types import Limits
 
 Files: TypeAlias = "Mapping[str, str | bytes | Path]"
@@ -70,7 +71,7 @@ def _content(path: str, data: object, max_bytes: int) -> bytes:
     if isinstance(data, Path):
         if data.stat().st_size > max_bytes:
             raise _no_room(EFBIG, path, max_bytes, "file_size")
-        data = data.read_bytes()
+        data = read_regular(data)
     elif isinstance(data, str):
         try:
             data = data.encode("utf-8")

@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from repl_env.common.termination import termination_of
 from repl_env.episode.answers import AnswerSheet, FinalAnswer, Validator, Verdict
 from repl_env.episode.contexts import Context
 from repl_env.episode.observations import (
@@ -23,7 +22,7 @@ from repl_env.episode.observations import (
     render,
 )
 from repl_env.errors import INFRASTRUCTURE_KINDS
-from repl_env.models import CodeBlockResult, REPLObservation, REPLState, trusted
+from repl_env.models import CodeBlockResult, REPLObservation, REPLState, termination_of, trusted
 from repl_sandbox.types import (
     ANSWER_NAMES,
     JSON,
@@ -72,8 +71,8 @@ class Episode:
     """One episode from its reset to its end.
 
     `iteration` counts steps, `cells` the cells of the session. `stop_reason` is None, "answer",
-    "max_iterations" or "budget". `masked` stays True once an infrastructure failure touched the
-    episode.
+    "max_iterations", "budget", or "crash" after `session_lost`. `masked` stays True once an
+    infrastructure failure touched the episode.
     """
 
     config: EpisodeConfig
@@ -86,7 +85,7 @@ class Episode:
     answer_sheet: AnswerSheet = field(init=False)
     names: dict[str, None] = field(init=False)  # a dict keeps the order
     names_are_known: bool = True
-    _failed_subcalls: list[Exception] = field(default_factory=list)
+    endpoint_failed: bool = False  # since the last observation
     isolation: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -107,10 +106,6 @@ class Episode:
     def iterations_used_up(self) -> bool:
         """Whether the iterations are used up without an answer."""
         return not self.done and self.iteration >= self.config.max_iterations
-
-    def subcall_failed(self, error: Exception) -> None:
-        """Record that a sub-call of the running cell failed. Called from any thread."""
-        self._failed_subcalls.append(error)
 
     def cell_cancelled(self) -> None:
         """Record that the caller cancelled a cell: it is not a step, but the session counted it.
@@ -194,6 +189,7 @@ class Episode:
             self.final, self.stop_reason = verdict.final, "answer"
         limit = self.config.max_output_length
         result = render(outcome, failed, cell=self.cells, limit=limit, memory=memory)
+        self.masked |= "machine" in outcome.limits
         return self._observe(result, self._kind(failed), outcome.usage)
 
     def submit(self, answer: FinalAnswer | ValueError) -> REPLObservation:
@@ -224,6 +220,15 @@ class Episode:
         result = message_result("", clip(explanation, limit))
         result.truncated = len(explanation) > limit
         return self._observe(result, self._kind(ObservedFailure("format", explanation)), Usage())
+
+    def session_lost(self, error: str) -> REPLObservation:
+        """Return the last step of an episode whose code made its session unusable."""
+        self.iteration += 1
+        self.stop_reason = "crash"
+        text = f"SystemError: the code made its session unusable, and the episode ends: {error}"
+        failed = ObservedFailure("crash", clip(text, self.config.max_output_length))
+        result = message_result("", failed.text)
+        return self._observe(result, self._kind(failed), Usage())
 
     def unchanged_observation(self) -> REPLObservation:
         """Return the observation if the caller takes no further step. `give_up` must follow."""
@@ -257,8 +262,8 @@ class Episode:
 
     def _kind(self, failed: ObservedFailure | None) -> str | None:
         kind = failed.kind if failed else None
-        if self._failed_subcalls:
-            self._failed_subcalls.clear()
+        if self.endpoint_failed:
+            self.endpoint_failed = False
             kind = "llm"
         self.masked = self.masked or kind in INFRASTRUCTURE_KINDS
         return kind

@@ -10,20 +10,37 @@ from typing import TYPE_CHECKING
 from repl_env.common.lazy_imports import lazy_exports
 
 if TYPE_CHECKING:
-    from repl_env.evaluation.comparison import Comparison, ScoreDifference, TaskChange, compare
-    from repl_env.evaluation.dataset import Dataset, DatasetError, EvalTask, read_dataset
-    from repl_env.evaluation.evaluator import Evaluation
-    from repl_env.evaluation.failure_kinds import failure_kind, failures_by_kind
-    from repl_env.evaluation.metrics import RUBRICS, metric_of
-    from repl_env.evaluation.results_file import (
+    from repl_env.evaluation.dataset import (
+        RUBRICS,
+        Dataset,
+        DatasetError,
+        EvalTask,
+        FunctionSolver,
+        RLMSolver,
+        Solved,
+        Solver,
+        metric_of,
+        read_dataset,
+    )
+    from repl_env.evaluation.evaluator import (
+        Evaluation,
         RecordedResults,
         Result,
         ResultsError,
         ResultsFile,
+        failure_kind,
+        failures_by_kind,
         read_results,
     )
-    from repl_env.evaluation.solvers import FunctionSolver, RLMSolver, Solved, Solver
-    from repl_env.evaluation.summary import Summary, summarize, summarize_results
+    from repl_env.evaluation.report import (
+        Comparison,
+        ScoreDifference,
+        Summary,
+        TaskChange,
+        compare,
+        summarize,
+        summarize_results,
+    )
 
 __all__ = [
     "RUBRICS",
@@ -54,44 +71,36 @@ __all__ = [
 ]
 
 _NAMES_BY_MODULE = {
-    "repl_env.evaluation.comparison": (
+    "repl_env.evaluation.report": (
         "Comparison",
         "ScoreDifference",
+        "Summary",
         "TaskChange",
         "compare",
+        "summarize",
+        "summarize_results",
     ),
     "repl_env.evaluation.dataset": (
         "Dataset",
         "DatasetError",
         "EvalTask",
+        "FunctionSolver",
+        "RLMSolver",
+        "RUBRICS",
+        "Solved",
+        "Solver",
+        "metric_of",
         "read_dataset",
     ),
-    "repl_env.evaluation.failure_kinds": (
-        "failure_kind",
-        "failures_by_kind",
-    ),
-    "repl_env.evaluation.evaluator": ("Evaluation",),
-    "repl_env.evaluation.results_file": (
+    "repl_env.evaluation.evaluator": (
+        "Evaluation",
         "RecordedResults",
         "Result",
         "ResultsError",
         "ResultsFile",
+        "failure_kind",
+        "failures_by_kind",
         "read_results",
-    ),
-    "repl_env.evaluation.metrics": (
-        "RUBRICS",
-        "metric_of",
-    ),
-    "repl_env.evaluation.solvers": (
-        "FunctionSolver",
-        "RLMSolver",
-        "Solved",
-        "Solver",
-    ),
-    "repl_env.evaluation.summary": (
-        "Summary",
-        "summarize",
-        "summarize_results",
     ),
 }
 

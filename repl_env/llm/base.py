@@ -1,25 +1,27 @@
-"""The interface of a language model: it answers a list of chat messages.
-
-Users may pass any function as a model (`as_model`). Endpoints, local models and scripts are classes
-with token counts, a limit on the answer, and sampling. Nothing here depends on a provider.
-"""
+"""The interface of a language model: it answers a list of chat messages, within a gate."""
 
 from __future__ import annotations
 
 import asyncio
+import re
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Literal, Self, TypeAlias
+from typing import Any, Final, Literal, Self, TypeAlias
 
-from repl_env.common.closeable import AsyncCloseable
-from repl_env.common.json_values import replace_surrogates
-from repl_env.common.set_module import set_module
-from repl_env.concurrency.background_loop import RUNS
-from repl_env.concurrency.user_functions import accepts, call_user_function, check_takes
+from repl_env.common.display import AsyncCloseable, set_module
+from repl_env.common.threads import RUNS, FairQueue, accepts, call_user_function, check_takes
+from repl_env.common.values import at_least, replace_surrogates
 from repl_env.errors import ModelError
 from repl_env.interfaces import Message
+
+# The interface of a language model: it answers a list of chat messages.
+#
+# Users may pass any function as a model (`as_model`). Endpoints, local models and scripts are
+# classes with token counts, a limit on the answer, and sampling. Nothing here depends on a
+# provider.
 
 Purpose: TypeAlias = Literal["turn", "last", "query", "repair"]
 ModelFunction: TypeAlias = Callable[..., "str | Completion | Awaitable[str | Completion]"]
@@ -70,6 +72,10 @@ class Completion:
     def truncated(self) -> bool:
         """Whether the answer was cut at its token limit."""
         return self.finish_reason == "length"
+
+
+# The run of requests of the host's own, by which it checks an endpoint.
+PROBE_RUN = "probe"
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,3 +243,221 @@ def _bytes_of(message: Message) -> int:
     if not isinstance(content, str):
         content = "".join(str(part.get("text", part)) for part in content)
     return len(content) if content.isascii() else len(content.encode("utf-8", "replace"))
+
+
+# The scope of a failed request to a model: this request alone, or perhaps every request.
+#
+# A policy chooses its requests. A failure of one request is therefore the policy's, and only a
+# failure for everybody is the infrastructure's. An error proves the first, and never the second,
+# which `repl_env.rlm.answerers` checks.
+
+# Kinds of `ModelError` that one request causes, with the reason.
+OF_REQUEST: Final[Mapping[str, str]] = {
+    "request": "400, 413, 422 and the like: the endpoint refuses this request, for example its "
+    "size",
+    "refused": "the model, or a filter before it, refuses this content",
+    "schema": "the answer does not fit the schema that the code chose",
+    "type": "the answer to this prompt has no text",
+    "script": "the prepared answers are used up by the number of calls",
+    "child": "the child run that the code asked for ended in an error",
+}
+
+# HTTP statuses below 500 that concern every request, with the reason.
+FOR_EVERYBODY: Final[Mapping[int, str]] = {
+    401: "no key, or a wrong one",
+    402: "the account has no money",
+    403: "the key lacks a permission",
+    404: "no such endpoint, or no such model",
+    407: "the proxy wants a login",
+    408: "the endpoint was too slow",
+    409: "a lock inside the endpoint",
+    425: "too early",
+    429: "a rate limit",
+}
+
+# Exceptions of a user's function about its arguments: the same ones fail again.
+_ABOUT_ARGUMENTS = (
+    ValueError,
+    TypeError,
+    LookupError,
+    ArithmeticError,
+    AttributeError,
+    AssertionError,
+    NotImplementedError,
+    RecursionError,
+    FileNotFoundError,
+    FileExistsError,
+    IsADirectoryError,
+    NotADirectoryError,
+    PermissionError,
+)
+# The text of a refusal, in an exception that has neither a status nor a telling class.
+_REFUSAL = re.compile(
+    r"^\W*(400|413|422)\b|\b(status|code|error|http)\W{0,3}(code\W{0,3})?(400|413|422)\b"
+    r"|context.{0,3}(length|window|size)|too many tokens|content.{0,3}(filter|policy)",
+    re.IGNORECASE,
+)
+_STATUSES = ("status_code", "status", "http_status", "code")
+
+
+def may_concern_everybody(error: Exception) -> bool:
+    """Return whether `error` may be a failure of every request, and not of one alone."""
+    if not isinstance(error, ModelError) or error.kind in OF_REQUEST:
+        return False
+    cause = error.__cause__
+    if cause is None or isinstance(cause, ModelError):
+        return True
+    if (status := _status_of(cause)) is not None:
+        return status >= 500 or status in FOR_EVERYBODY
+    if isinstance(cause, (ConnectionError, TimeoutError)):
+        return True
+    return not isinstance(cause, _ABOUT_ARGUMENTS) and not _REFUSAL.search(str(cause))
+
+
+def failure_kind(error: ModelError) -> str:
+    """Return the kind of `error`, "rate_limit" for every error that says so by a status."""
+    cause = error.__cause__
+    return "rate_limit" if cause is not None and _status_of(cause) == 429 else error.kind
+
+
+def _status_of(cause: BaseException) -> int | None:
+    """Return the HTTP status in an exception of a client library, or None."""
+    for owner in (cause, getattr(cause, "response", None)):
+        for name in _STATUSES:
+            status = getattr(owner, name, None)
+            if type(status) is int and 400 <= status < 600:
+                return status
+    return None
+
+
+# `RequestGate`: a limit on concurrent requests to endpoints, for a whole process.
+#
+# It also limits the concurrent sub-calls of one episode (`max_concurrent_subcalls`). There a
+# child run holds a slot too, and the sub-calls of that run have their own gate: no run waits
+# behind a gate in which it holds a slot.
+#
+# A slot of the process is held only while one request is with a model. A run that waits for its
+# children, or for its share of a budget, holds none. So the holder of a slot waits for nobody
+# behind the gate, and no depth of runs and no limit can cause a deadlock.
+
+# Common clients' connection pools serve this many without queueing (httpx: 100), and the lowest
+# tiers of providers do not take this many for an attack.
+_REQUESTS = 64
+
+
+@set_module("repl_env.rlm")
+class RequestGate:
+    """A limit on concurrent work, for the event loops of all threads together.
+
+    `async with gate:` waits for a slot; first come, first served. `limit` may change at any time: a
+    higher one admits waiters at once, a lower one lets those inside finish first.
+
+    Raises:
+        TypeError, ValueError: `limit`, called `name`, is not an int of at least 1.
+    """
+
+    def __init__(self, limit: int, name: str = "limit") -> None:
+        self._limit = at_least(limit, 1, name)
+        self._in_flight = 0
+        self._lock = threading.RLock()
+        self._queue: FairQueue[None, Literal[True]] = FairQueue(
+            self._lock, self._serve, self._release
+        )
+
+    @property
+    def limit(self) -> int:
+        """The number of slots."""
+        return self._limit
+
+    @limit.setter
+    def limit(self, limit: int) -> None:
+        with self._lock:
+            self._limit = at_least(limit, 1, "limit")
+            self._queue.serve_waiting()
+
+    @property
+    def in_flight(self) -> int:
+        """The number of slots that are taken or being handed over."""
+        return self._in_flight
+
+    @property
+    def waiting(self) -> int:
+        """The number of waiters."""
+        return len(self._queue)
+
+    async def __aenter__(self) -> RequestGate:
+        await self._queue.get(None)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        # Without awaiting, so that a coroutine that is thrown away leaves too.
+        with self._lock:
+            self._in_flight -= 1
+            self._queue.serve_waiting()
+
+    def _serve(self, _: None) -> Literal[True] | None:
+        if self._in_flight >= self._limit:
+            return None
+        self._in_flight += 1
+        return True
+
+    def _release(self, _: Literal[True]) -> None:
+        self._in_flight -= 1
+        self._queue.serve_waiting()
+
+
+REQUESTS = RequestGate(_REQUESTS)
+
+
+# A user's sampling settings, sorted into arguments of a call and fields of the request body.
+
+# Settings that are reserved, with the reason.
+_RESERVED = {
+    "messages": "they are the question",
+    "model": "it is an argument of its own",
+    "stream": "it is an argument of its own",
+    "timeout": "it is an argument of its own",
+    "extra_headers": "headers is an argument of its own, and kept out of logs",
+    "n": "one answer is asked for",
+}
+_LIMITS = ("max_tokens", "max_completion_tokens")
+
+
+def checked(
+    sampling: Mapping[str, Any], known: Collection[str]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the arguments that a library's call accepts, and the fields for the request's body.
+
+    Raises:
+        TypeError, ValueError: naming a setting that is not allowed.
+    """
+    if not isinstance(sampling, Mapping):
+        raise TypeError(f"sampling must be a mapping, not {type(sampling).__name__}")
+    for name in sampling:
+        if name in _RESERVED:
+            raise ValueError(f"sampling[{name!r}] is not for sampling: {_RESERVED[name]}")
+    extra = sampling.get("extra_body") or {}
+    if not isinstance(extra, Mapping):
+        raise TypeError(f"sampling['extra_body'] must be a mapping, not {type(extra).__name__}")
+    rest = {name: value for name, value in sampling.items() if name != "extra_body"}
+    arguments = {name: value for name, value in rest.items() if name in known}
+    unknown = {name: value for name, value in rest.items() if name not in known}
+    return arguments, {**unknown, **extra}
+
+
+def bound(arguments: Mapping[str, Any], max_tokens: int | None, field: str) -> dict[str, Any]:
+    """Return `arguments` with a limit of the answer: `max_tokens`, or their own if that is less."""
+    own = [value for name in _LIMITS if (value := arguments.get(name)) is not None]
+    if max_tokens is None or (own and min(own) <= max_tokens):
+        return dict(arguments)
+    name = next((name for name in _LIMITS if name in arguments), field)
+    return {**{k: v for k, v in arguments.items() if k not in _LIMITS}, name: max_tokens}
+
+
+def messages_of(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """Return messages that JSON carries: lone surrogates, which UTF-8 lacks, become "?"."""
+    return [
+        {**message, "content": replace_surrogates(content) if isinstance(content, str) else content}
+        for message in messages
+        for content in [message["content"]]
+    ]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from repl_env.common.lazy_imports import lazy_exports
 
 if TYPE_CHECKING:
-    from repl_env.parsing.code_blocks import FoundCode, extract_code_blocks, find_code, strip_fence
+    from repl_env.parsing.blocks import FoundCode, extract_code_blocks, find_code, strip_fence
 
 __all__ = [
     "FoundCode",
@@ -19,7 +19,7 @@ __all__ = [
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
-        "repl_env.parsing.code_blocks": (
+        "repl_env.parsing.blocks": (
             "FoundCode",
             "extract_code_blocks",
             "find_code",

@@ -11,29 +11,24 @@ from repl_env.common.lazy_imports import lazy_exports
 
 if TYPE_CHECKING:
     from repl_env.llm.base import (
+        REQUESTS,
         ChatModel,
         Completion,
         ModelRequest,
         ModelUsage,
+        RequestGate,
         TokenTrace,
         as_model,
     )
-    from repl_env.llm.endpoints.hf_model import HFModel
-    from repl_env.llm.endpoints.openai_model import OpenAIModel
-    from repl_env.llm.local_models.transformers_model import TransformersModel
-    from repl_env.llm.model_factory import model_of
-    from repl_env.llm.request_gate import REQUESTS, RequestGate
-    from repl_env.llm.scripted_model import ScriptedModel
-    from repl_env.rlm.budget.budget_limits import Budget, Price, Spent
-    from repl_env.rlm.budget.ledger import (
-        BudgetLeft,
-        Ledger,
-        LedgerAccount,
-        Reservation,
-        UsageTally,
-    )
+    from repl_env.llm.factory import model_of
+    from repl_env.llm.hf import HFModel
+    from repl_env.llm.openai import OpenAIModel
+    from repl_env.llm.transformers import TransformersModel
+    from repl_env.rlm.budget import Budget, Price, Spent
+    from repl_env.rlm.config import ChildTrace, RLMRunResult, RunConfig
     from repl_env.rlm.conversation import RunConversation
-    from repl_env.rlm.events import (
+    from repl_env.rlm.ledger import Ledger, LedgerAccount, Reservation
+    from repl_env.rlm.model_call import (
         CallEnded,
         CallStarted,
         CellRan,
@@ -42,15 +37,15 @@ if TYPE_CHECKING:
         RunEnded,
         RunStarted,
         TaskNote,
+        call_model,
     )
-    from repl_env.rlm.model_call import call_model
-    from repl_env.rlm.rlm_runner import RLM
-    from repl_env.rlm.run_config import RunConfig
-    from repl_env.rlm.run_result import ChildTrace, RLMRunResult
-    from repl_env.rlm.trajectory.replay_model import ReplayModel
-    from repl_env.rlm.trajectory.training_samples import TrainingSample, sample
-    from repl_env.rlm.trajectory.trajectory import Trajectory, TrajectoryWriter
-    from repl_env.rlm.trajectory_rerun import differences, rerun
+    from repl_env.rlm.replay import ReplayModel, ScriptedModel, differences, rerun
+    from repl_env.rlm.runner import RLM
+    from repl_env.rlm.samples import TrainingSample, sample
+    from repl_env.rlm.trajectory import Trajectory
+    from repl_env.rlm.trajectory_writer import TrajectoryWriter
+    from repl_env.rlm.usage import BudgetLeft, UsageTally
+
 
 __all__ = [
     "REQUESTS",
@@ -98,15 +93,7 @@ __all__ = [
 ]
 
 _NAMES_BY_MODULE = {
-    "repl_env.rlm.model_call": ("call_model",),
-    "repl_env.rlm.budget.budget_limits": (
-        "Budget",
-        "Price",
-        "Spent",
-    ),
-    "repl_env.rlm.conversation": ("RunConversation",),
-    "repl_env.llm.model_factory": ("model_of",),
-    "repl_env.rlm.events": (
+    "repl_env.rlm.model_call": (
         "CallEnded",
         "CallStarted",
         "CellRan",
@@ -115,49 +102,55 @@ _NAMES_BY_MODULE = {
         "RunEnded",
         "RunStarted",
         "TaskNote",
+        "call_model",
     ),
-    "repl_env.llm.request_gate": (
-        "REQUESTS",
-        "RequestGate",
+    "repl_env.rlm.budget": (
+        "Budget",
+        "Price",
+        "Spent",
     ),
-    "repl_env.llm.endpoints.hf_model": ("HFModel",),
-    "repl_env.rlm.budget.ledger": (
-        "LedgerAccount",
-        "Ledger",
-        "BudgetLeft",
-        "Reservation",
-        "UsageTally",
-    ),
-    "repl_env.rlm.run_config": ("RunConfig",),
+    "repl_env.rlm.conversation": ("RunConversation",),
+    "repl_env.llm.factory": ("model_of",),
     "repl_env.llm.base": (
         "ChatModel",
         "Completion",
         "ModelRequest",
         "ModelUsage",
+        "REQUESTS",
+        "RequestGate",
         "TokenTrace",
         "as_model",
     ),
-    "repl_env.llm.endpoints.openai_model": ("OpenAIModel",),
-    "repl_env.rlm.trajectory.replay_model": ("ReplayModel",),
-    "repl_env.rlm.trajectory_rerun": (
+    "repl_env.llm.hf": ("HFModel",),
+    "repl_env.rlm.ledger": (
+        "BudgetLeft",
+        "Ledger",
+        "LedgerAccount",
+        "Reservation",
+        "UsageTally",
+    ),
+    "repl_env.rlm.config": (
+        "ChildTrace",
+        "RLMRunResult",
+        "RunConfig",
+    ),
+    "repl_env.llm.openai": ("OpenAIModel",),
+    "repl_env.rlm.replay": (
+        "ReplayModel",
+        "ScriptedModel",
         "differences",
         "rerun",
     ),
-    "repl_env.rlm.run_result": (
-        "ChildTrace",
-        "RLMRunResult",
-    ),
-    "repl_env.rlm.rlm_runner": ("RLM",),
-    "repl_env.rlm.trajectory.training_samples": (
+    "repl_env.rlm.runner": ("RLM",),
+    "repl_env.rlm.samples": (
         "TrainingSample",
         "sample",
     ),
-    "repl_env.llm.scripted_model": ("ScriptedModel",),
-    "repl_env.rlm.trajectory.trajectory": (
+    "repl_env.rlm.trajectory": (
         "Trajectory",
         "TrajectoryWriter",
     ),
-    "repl_env.llm.local_models.transformers_model": ("TransformersModel",),
+    "repl_env.llm.transformers": ("TransformersModel",),
 }
 
 __getattr__, __dir__ = lazy_exports(__name__, _NAMES_BY_MODULE)

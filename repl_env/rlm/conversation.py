@@ -1,34 +1,114 @@
 """`RunConversation`: questions on one live session, and the tree of runs that answers them.
 
-The loop is in `repl_env.rlm.run.loop`, child runs are in `repl_env.rlm.subcalls.child_runs`. This
+The loop is in `repl_env.rlm.loop`, child runs are in `repl_env.rlm.children`. This
 module begins and ends a tree: models, account, environment, listeners.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
-from repl_env.common.argument_checks import one_timeout
-from repl_env.common.closeable import AsyncCloseable
-from repl_env.common.json_values import replace_surrogates
-from repl_env.common.set_module import set_module
-from repl_env.concurrency.background_loop import RUNS
+from repl_env.common.display import AsyncCloseable, set_module
+from repl_env.common.threads import RUNS
+from repl_env.common.values import one_timeout, replace_surrogates
 from repl_env.errors import EpisodeAborted, ModelError, REPLError
-from repl_env.llm.base import ChatModel
-from repl_env.llm.model_spec import LLM
-from repl_env.llm.named_model import NamedModel
+from repl_env.llm.base import ChatModel, RequestGate, as_model
+from repl_env.llm.factory import NamedModel
+from repl_env.llm.spec import LLM
 from repl_env.models import StepResult
-from repl_env.rlm.events import AnyEvent, CallEnded, ContextNote, EventHandler, TaskNote
-from repl_env.rlm.run.loop import RunLoop
-from repl_env.rlm.run_result import ChildTrace, RLMRunResult
-from repl_env.rlm.subcalls.child_runs import RecursionConfig, RunSubcallProvider
-from repl_env.rlm.trajectory.task_facts import GivenTask, task_note
-from repl_env.rlm.tree_config import RunTreeConfig
-from repl_sandbox.session_limits import check_seconds
+from repl_env.rlm.answerers import Provider
+from repl_env.rlm.budget import Budget, Price
+from repl_env.rlm.children import RecursionConfig, RunSubcallProvider
+from repl_env.rlm.config import ChildTrace, RLMRunResult, RunConfig
+from repl_env.rlm.ledger import Ledger
+from repl_env.rlm.loop import RunLoop
+from repl_env.rlm.model_call import AnyEvent, CallEnded, ContextNote, EventHandler, TaskNote
+from repl_env.rlm.trajectory_events import GivenTask, task_note
+from repl_sandbox.types import check_seconds
+
+if TYPE_CHECKING:
+    from repl_env.rlm.trajectory_writer import TrajectoryWriter
+
+
+# `RunTreeConfig`: the common settings of all trees of runs of one `RLM`.
+
+MakeEnvironment: TypeAlias = Callable[[Provider], Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunTreeConfig:
+    """The checked arguments of an `RLM`.
+
+    Args:
+        model_argument: the source of `model`, which may name a secret.
+        make: makes the environment of a tree's root.
+        scores: whether episodes have meaningful rewards even without an expected answer.
+    """
+
+    model_argument: object
+    model: ChatModel | NamedModel
+    sub_model: ChatModel | NamedModel | None
+    make: MakeEnvironment
+    budget: Budget
+    prices: Mapping[str, Price]
+    run_config: RunConfig
+    max_depth: int
+    tools: Mapping[str, Callable[..., Any]]
+    trajectory: str | os.PathLike[str] | TrajectoryWriter | None
+    on_event: EventHandler | None
+    system_prompt: str | None
+    gate: RequestGate
+    scores: bool
+
+    def ledger(self) -> Ledger:
+        """Return the ledger of a tree."""
+        return Ledger(self.budget, prices=self.prices)
+
+    def models(self, llm: LLM | None) -> tuple[ChatModel | NamedModel, ChatModel | NamedModel]:
+        """Return the model of the runs of a tree, and the model of its plain questions."""
+        model = self.model if llm is None else model_given(llm, "llm")
+        return model, self.sub_model or model
+
+    def recursion(
+        self, model: ChatModel, sub_model: ChatModel, on_event: EventHandler
+    ) -> RecursionConfig:
+        """Return the configuration of a tree's sub-calls."""
+        return RecursionConfig(
+            model,
+            sub_model,
+            max_depth=self.max_depth,
+            run_config=self.run_config,
+            gate=self.gate,
+            on_event=on_event,
+            tools=self.tools,
+            system_prompt=self.system_prompt,
+            limits=self.budget,
+        )
+
+    def settings(self, seed: int | None) -> dict[str, Any]:
+        """Return the settings that a replay must share with a run, besides its question and
+        contexts.
+        """
+        return {
+            "max_iterations": self.run_config.max_iterations,
+            "max_depth": self.max_depth,
+            "blocks": self.run_config.blocks,
+            "prompts": self.run_config.prompts,
+            "examples": self.run_config.examples,
+            "prefix": self.run_config.prefix,
+            "budget": asdict(self.budget),
+            "seed": seed,
+        }
+
+
+def model_given(value: object, name: str) -> ChatModel | NamedModel:
+    """Return the argument of this name as a model, or as a model that opens on use."""
+    return NamedModel(value, name) if isinstance(value, LLM) else as_model(value, name)
 
 
 class RunRecorder:
@@ -231,7 +311,7 @@ class RunConversation(AsyncCloseable):
         destination = self._tree_config.trajectory
         if destination is None:
             return
-        from repl_env.rlm.trajectory.trajectory_writer import TrajectoryWriter
+        from repl_env.rlm.trajectory_writer import TrajectoryWriter
 
         if isinstance(destination, TrajectoryWriter):
             self._recorder.writer = destination
@@ -262,7 +342,7 @@ class RunConversation(AsyncCloseable):
 def _secrets(*values: object) -> list[str]:
     """Return the secrets that no file may hold, in any text."""
     known = [each for each in values if isinstance(each, LLM)]
-    from repl_env.rlm.trajectory.trajectory_writer import SHORTEST_SECRET
+    from repl_env.rlm.trajectory_writer import SHORTEST_SECRET
 
     texts = [text for llm in known for text in (llm.api_key or "", *llm.headers.values())]
     return [text for text in texts if len(text) >= SHORTEST_SECRET]

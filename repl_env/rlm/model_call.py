@@ -1,20 +1,254 @@
-"""`call_model`: one request to one model, within the tree's budget and the process's gate."""
+"""The events of a tree of runs; `call_model`: one request to one model, within its budget."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
-from typing import Any, Final, TypeVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
 
-from repl_env.common.json_values import replace_surrogates
-from repl_env.common.set_module import set_module
+from repl_env.common.display import Displayed, set_module
+from repl_env.common.values import replace_surrogates, visible
 from repl_env.errors import BudgetExceeded, ModelError
-from repl_env.llm.base import ChatModel, Completion, ModelRequest, ModelUsage, as_completion
-from repl_env.llm.request_gate import REQUESTS, RequestGate
-from repl_env.rlm.budget.ledger import LedgerAccount, Reservation
-from repl_env.rlm.budget.usage_totals import is_count
+from repl_env.interfaces import Message
+from repl_env.llm.base import (
+    REQUESTS,
+    ChatModel,
+    Completion,
+    ModelRequest,
+    ModelUsage,
+    RequestGate,
+    as_completion,
+)
+from repl_env.models import Ending, REPLObservation
+from repl_env.rlm.budget import Spent
+from repl_env.rlm.ledger import LedgerAccount, Reservation
+from repl_env.rlm.usage import is_count
+
+if TYPE_CHECKING:
+    from repl_sandbox.types import JSON
+
+
+# Events of a tree of runs, reported as they happen.
+#
+# Trajectories, progress displays and training samples are all made from events, so there is one
+# record of a run. Events of one run are in order; those of concurrent runs are mixed.
+#
+# The name of a run is its path: the root is "0", and the child that the third call of "0" made is
+# "0.3". A call has the name of the child that it makes or would make.
+
+CallKind: TypeAlias = Literal["llm", "rlm"]
+
+# The error of a call that was cancelled before its answer.
+CANCELLED = "the call was cancelled"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ContextNote(Displayed):
+    """A context without its content: the variable, its type, its length as in `context_length`."""
+
+    name: str
+    type: str
+    length: int
+
+
+@set_module("repl_env.rlm")
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class TaskNote(Displayed):
+    """The facts of a task by which trainers group samples.
+
+    `name` is the task's name or id, `group_id` that of the group of samples of one task that
+    contains the run; `group` is the task's own, as its set sorts tasks.
+    """
+
+    name: str | None = None
+    group_id: str | None = None
+    split: str | None = None
+    difficulty: str | None = None
+    group: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Event(Displayed):
+    """An event of run `run` at `time`, in seconds since the epoch."""
+
+    run: str
+    time: float
+
+
+@set_module("repl_env.rlm")
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class RunStarted(Event):
+    """A run begins. `depth` 0 is the root."""
+
+    depth: int
+    question: str
+    model: str | None
+    max_iterations: int
+    contexts: tuple[ContextNote, ...]
+    task: TaskNote | None = None
+
+
+@set_module("repl_env.rlm")
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class ModelReplied(Event):
+    """The model of the run took turn number `turn`, from 1.
+
+    Its prompt was the first `kept` messages of the conversation so far (the messages of the turn
+    before, and its reply), then `added`. Only the reply was sampled. `last` marks the turn that
+    only asks for an answer.
+    """
+
+    turn: int
+    kept: int
+    added: tuple[Message, ...]
+    completion: Completion
+    seconds: float
+    last: bool = False
+
+
+@set_module("repl_env.rlm")
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class CellStarted(Event):
+    """A block of code of turn `turn` begins to run, the run's cell number `cell`, from 1."""
+
+    turn: int
+    cell: int
+    code: str
+
+
+@set_module("repl_env.rlm")
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class CellRan(Event):
+    """The cell has run. `observation` has its reward."""
+
+    turn: int
+    cell: int
+    code: str
+    observation: REPLObservation
+    seconds: float
+
+
+@set_module("repl_env.rlm")
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class CallStarted(Event):
+    """Code of cell `cell` calls a model ("llm") or a child run ("rlm")."""
+
+    call: str
+    kind: CallKind
+    cell: int
+    model: str | None
+    prompt: str
+
+
+@set_module("repl_env.rlm")
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class CallEnded(Event):
+    """The result of the call, as the code received it. `child`: a run answered the call.
+
+    `usage` is of a model's answer; that of a child is in its `RunEnded`.
+    """
+
+    call: str
+    kind: CallKind
+    cell: int
+    model: str | None
+    prompt: str
+    text: str
+    error: str | None
+    truncated: bool
+    usage: ModelUsage
+    seconds: float
+    child: bool = False
+
+
+@set_module("repl_env.rlm")
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class RunEnded(Event):
+    """A run is over. `own` is its own spending, `total` includes all runs below it.
+
+    `stop_reason`, `error_kind`, `ended` and `task_reward` are those of `RLMRunResult`.
+    """
+
+    final_answer: str | None
+    answer_value: JSON
+    stop_reason: str
+    error_kind: str | None
+    reward: float | None
+    iterations: int
+    own: Spent
+    total: Spent
+    seconds: float
+    ended: Ending | None = None
+    task_reward: float | None = None
+
+
+AnyEvent: TypeAlias = (
+    RunStarted | ModelReplied | CellStarted | CellRan | CallStarted | CallEnded | RunEnded
+)
+# Called from the event loop of the run, one event at a time; it must not block.
+EventHandler: TypeAlias = Callable[[AnyEvent], None]
+
+
+# The last steps of a run without an answer: cells that failed, or turns without code.
+
+_MAX_MESSAGE = 200
+
+
+class FailureStreak:
+    """The cells of the root run that failed in a row, up to now, and its turns without code."""
+
+    def __init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
+        self._failed: list[str] = []  # the kinds of the exceptions
+        self._last = ""
+        self._without_code = 0
+        self._ran_code = True
+
+    def feed(self, event: AnyEvent) -> None:
+        """Take in an event; those of child runs are ignored."""
+        if "." in event.run:
+            return
+        match event:
+            case RunStarted():
+                self._begin()
+            case ModelReplied():
+                self._without_code = 0 if self._ran_code else self._without_code + 1
+                self._ran_code = False
+            case CellRan():
+                self._ran_code, self._without_code = True, 0
+                self._cell_ran(event)
+
+    def _cell_ran(self, event: CellRan) -> None:
+        result = event.observation.result
+        if result.success:
+            self._failed.clear()
+            return
+        error = result.exception or event.observation.error_kind or "an error"
+        self._last = visible(error.splitlines()[0])[:_MAX_MESSAGE]  # the traceback follows
+        self._failed.append(self._last.partition(":")[0])
+
+    def __str__(self) -> str:
+        """A phrase, such as "the last 3 cells raised NameError: …"; "" if the last cell worked."""
+        without_code = self._without_code + (not self._ran_code)
+        if without_code:
+            return f"the last {_several(without_code, 'turn')} ran no code"
+        if not self._failed:
+            return ""
+        cells = _several(len(self._failed), "cell")
+        if len(set(self._failed)) == 1:
+            return f"the last {cells} raised {self._last}"
+        return f"the last {cells} failed, the last of them with {self._last}"
+
+
+def _several(count: int, noun: str) -> str:
+    return noun if count == 1 else f"{count:,} {noun}s"
+
+
+# `call_model`: one request to one model, within the tree's budget and the process's gate.
 
 T = TypeVar("T")
 
@@ -46,7 +280,7 @@ async def call_model(
         ModelError: there is no answer. Other exceptions of a model are converted, with the name of
             their type as the kind.
     """
-    with _errors_of_the_model():
+    with errors_of_the_model():
         bound = model.count_tokens(request.messages_with_prefix)
         if not is_count(bound):
             raise ModelError("type", f"count_tokens gave {bound!r}, which is no count")
@@ -94,7 +328,7 @@ async def _in_time(
 
 async def _answer(model: ChatModel, request: ModelRequest, account: LedgerAccount) -> Completion:
     limits = [limit for limit in (request.timeout, account.seconds_left()) if limit is not None]
-    with _errors_of_the_model():
+    with errors_of_the_model():
         asking = model.complete(replace(request, timeout=min(limits, default=None)))
         answer = await _until_left(asking)
         completion = as_completion(answer)
@@ -140,7 +374,7 @@ def _estimate(
     """Return an upper bound of the answer's tokens, if the endpoint did not count them."""
     if is_count(usage.output_tokens):
         return 0
-    with _errors_of_the_model():
+    with errors_of_the_model():
         # The cost of a message beyond its text occurs in prompts only.
         whole, frame = (
             model.count_tokens([{"role": "assistant", "content": text}])
@@ -162,7 +396,7 @@ def _out_of_time() -> BudgetExceeded:
 
 
 @contextmanager
-def _errors_of_the_model() -> Iterator[None]:
+def errors_of_the_model() -> Iterator[None]:
     """Convert exceptions of a model into ModelError."""
     try:
         yield

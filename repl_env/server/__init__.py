@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from repl_env.common.lazy_imports import lazy_exports
 
 if TYPE_CHECKING:
-    from repl_env.env.code_executor import PythonExecutor
     from repl_env.env.environment import REPLEnvironment
+    from repl_env.server.python_executor import PythonExecutor
 
 __all__ = [
     "PythonExecutor",
@@ -17,7 +17,7 @@ __all__ = [
 
 _NAMES_BY_MODULE = {
     "repl_env.env.environment": ("REPLEnvironment",),
-    "repl_env.env.code_executor": ("PythonExecutor",),
+    "repl_env.server.python_executor": ("PythonExecutor",),
 }
 
 __getattr__, __dir__ = lazy_exports(__name__, _NAMES_BY_MODULE)

@@ -34,7 +34,7 @@ def create_repl_environment() -> REPLEnvironment:
         ValueError: naming the variable that is wrong.
     """
     from repl_env.env.environment import REPLEnvironment
-    from repl_server.cli.openenv_variables import episodes_of_variables
+    from repl_server.cli_options import episodes_of_variables
 
     made = REPLEnvironment()
     made.settings = episodes_of_variables()

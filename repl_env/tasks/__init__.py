@@ -17,14 +17,18 @@ from typing import TYPE_CHECKING
 from repl_env.common.lazy_imports import lazy_exports
 
 if TYPE_CHECKING:
-    from repl_env.tasks.episodes.task_env import TaskEnv
-    from repl_env.tasks.episodes.task_vector_env import TaskVectorEnv
+    from repl_env.tasks.environments import TaskSetEnvironment, TaskVectorEnv
+    from repl_env.tasks.episodes import TaskEnv
     from repl_env.tasks.generators import KINDS, MAX_SIZE, MIN_SIZE, GeneratedTask, make_task
-    from repl_env.tasks.mlgym.mlgym_checkout import from_mlgym
-    from repl_env.tasks.submission_evaluator import Evaluator, SubmissionEvaluation, evaluate
-    from repl_env.tasks.task import Task, TaskLimits
-    from repl_env.tasks.task_errors import EvaluatorError, TaskError
-    from repl_env.tasks.task_set import TaskSet, load, load_set, shipped
+    from repl_env.tasks.mlgym import from_mlgym
+    from repl_env.tasks.submission import (
+        Evaluator,
+        EvaluatorError,
+        SubmissionEvaluation,
+        TaskError,
+        evaluate,
+    )
+    from repl_env.tasks.task import Task, TaskLimits, TaskSet, load, load_set, shipped
 
 __all__ = [
     "KINDS",
@@ -39,6 +43,7 @@ __all__ = [
     "TaskError",
     "TaskLimits",
     "TaskSet",
+    "TaskSetEnvironment",
     "TaskVectorEnv",
     "evaluate",
     "from_mlgym",
@@ -49,35 +54,34 @@ __all__ = [
 ]
 
 _NAMES_BY_MODULE = {
-    "repl_env.tasks.episodes.task_env": ("TaskEnv",),
-    "repl_env.tasks.task_errors": (
-        "EvaluatorError",
-        "TaskError",
+    "repl_env.tasks.episodes": ("TaskEnv",),
+    "repl_env.tasks.environments": (
+        "TaskSetEnvironment",
+        "TaskVectorEnv",
     ),
-    "repl_env.tasks.submission_evaluator": (
-        "SubmissionEvaluation",
+    "repl_env.tasks.submission": (
         "Evaluator",
+        "EvaluatorError",
+        "SubmissionEvaluation",
+        "TaskError",
         "evaluate",
     ),
     "repl_env.tasks.generators": (
+        "GeneratedTask",
         "KINDS",
         "MAX_SIZE",
         "MIN_SIZE",
-        "GeneratedTask",
         "make_task",
     ),
-    "repl_env.tasks.mlgym.mlgym_checkout": ("from_mlgym",),
+    "repl_env.tasks.mlgym": ("from_mlgym",),
     "repl_env.tasks.task": (
         "Task",
         "TaskLimits",
-    ),
-    "repl_env.tasks.task_set": (
         "TaskSet",
         "load",
         "load_set",
         "shipped",
     ),
-    "repl_env.tasks.episodes.task_vector_env": ("TaskVectorEnv",),
 }
 
 __getattr__, __dir__ = lazy_exports(__name__, _NAMES_BY_MODULE)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .async_sandbox import AsyncSandbox
-    from .backends.container_settings import ContainerLimits
+    from .doctor import Facility, probe
     from .errors import (
         CheckpointError,
         HostCallError,
@@ -22,13 +22,14 @@ if TYPE_CHECKING:
         SandboxError,
         SessionBusy,
         SessionClosed,
+        SessionDamaged,
     )
-    from .host_facilities import Facility, probe
-    from .protocol.checkpoint_manifest import CheckpointInfo, Manifest, read_manifest
+    from .host.container import ContainerLimits
+    from .protocol.checkpoints import CheckpointInfo, Manifest, read_manifest
     from .sandbox import Sandbox
-    from .session.drivers.asyncio_ import AsyncSession
-    from .session.drivers.blocking import Session
-    from .session.host_functions.host_function import HostFunction
+    from .session.asyncio_ import AsyncSession
+    from .session.blocking import Session
+    from .session.host_functions import HostFunction
     from .types import (
         Answer,
         Change,
@@ -56,14 +57,12 @@ if TYPE_CHECKING:
 _HOME = {
     "Sandbox": "sandbox",
     "AsyncSandbox": "async_sandbox",
-    "Session": "session.drivers.blocking",
-    "AsyncSession": "session.drivers.asyncio_",
-    "HostFunction": "session.host_functions.host_function",
-    "ContainerLimits": "backends.container_settings",
-    **dict.fromkeys(("Facility", "probe"), "host_facilities"),
-    **dict.fromkeys(
-        ("Manifest", "CheckpointInfo", "read_manifest"), "protocol.checkpoint_manifest"
-    ),
+    "Session": "session.blocking",
+    "AsyncSession": "session.asyncio_",
+    "HostFunction": "session.host_functions",
+    "ContainerLimits": "host.container",
+    **dict.fromkeys(("Facility", "probe"), "doctor"),
+    **dict.fromkeys(("Manifest", "CheckpointInfo", "read_manifest"), "protocol.checkpoints"),
     **dict.fromkeys(
         (
             "CheckpointError",
@@ -75,6 +74,7 @@ _HOME = {
             "SandboxError",
             "SessionBusy",
             "SessionClosed",
+            "SessionDamaged",
         ),
         "errors",
     ),
@@ -138,6 +138,7 @@ __all__ = [
     "Session",
     "SessionBusy",
     "SessionClosed",
+    "SessionDamaged",
     "Statistics",
     "TimedOut",
     "Usage",

@@ -12,25 +12,48 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar, Unpack
 
-from .backends.sandbox_arguments import SandboxArguments
-from .displayed import DisplayedByRepr
+from .display import DisplayedByRepr, set_module
 from .errors import IsolationError, SandboxError
-from .pool.async_acquire import acquire_links
-from .pool.core_factory import SessionArguments
-from .protocol.checkpoint_manifest import parse
+from .host.links import SessionLinks
+from .host.pool import SessionArguments, WarmPool
+from .host.template import AnyZygote
+from .options import SandboxArguments
+from .protocol.checkpoints import parse
 from .sandbox import NO_PICKLE, Sandbox
-from .session.cells.cell_answers import Accept
+from .session.asyncio_ import AsyncSession, readable
 from .session.core import Core
-from .session.drivers.asyncio_ import AsyncSession
-from .session.host_functions.function_registry import HostCallable
-from .session.host_functions.host_function import HostFunction
-from .session.thread_offload import put_in_thread
-from .session_limits import Limits
-from .set_module import set_module
-from .types import Answers, Statistics
+from .session.files_api import put_in_thread
+from .session.host_functions import HostCallable, HostFunction
+from .session.running_cell import Accept
+from .types import Answers, Limits, Statistics
 
 if TYPE_CHECKING:
-    from .zygote.client.shared_objects import Shareable, SharedObjects
+    from .host.shared_objects import Shareable, SharedObjects
+
+
+# Acquire a session on an event loop: the loop waits for the session, and no thread does.
+
+
+async def acquire_links(pool: WarmPool, zygote: AnyZygote, limits: Limits) -> SessionLinks:
+    """Return the links of a session whose worker has sent its first message, as `WarmPool.take`."""
+    for links in pool.prestarted(limits):
+        await _first_message(zygote, links)
+        if pool.await_ready(links):
+            return links
+    links = pool.begin(limits)
+    await _first_message(zygote, links)
+    return links
+
+
+async def _first_message(zygote: AnyZygote, links: SessionLinks) -> None:
+    if links.worker_pid or links.has_input:
+        return
+    try:
+        # The next reader of the links reports a message that does not arrive in time.
+        await readable(links.worker.fileno(), zygote.seconds)
+    except BaseException:
+        zygote.abandon(links)
+        raise
 
 
 @set_module("repl_sandbox")

@@ -5,6 +5,7 @@
     ├── SandboxClosed       the caller: the sandbox is closed, or was ended
     ├── SessionClosed       the caller: the session is closed
     ├── SessionBusy         the caller: two calls at once on one session
+    ├── SessionDamaged      nobody: code of the session has stopped or ended what a call needs
     ├── CheckpointError     the caller: a checkpoint cannot be made, read or restored
     └── ProtocolError
         ├── LocalProtocolError    us: a bug in this package
@@ -19,7 +20,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .set_module import set_module
+from .display import set_module
 
 __all__ = [
     "CheckpointError",
@@ -31,6 +32,7 @@ __all__ = [
     "SandboxError",
     "SessionBusy",
     "SessionClosed",
+    "SessionDamaged",
 ]
 
 
@@ -74,6 +76,11 @@ class SessionClosed(SandboxError):
 @set_module("repl_sandbox")
 class SessionBusy(SandboxError):
     """The session is running another call; one caller at a time."""
+
+
+@set_module("repl_sandbox")
+class SessionDamaged(SandboxError):
+    """Code of the session has stopped or ended the process that a call needs; the host is well."""
 
 
 @set_module("repl_sandbox")

@@ -9,30 +9,22 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Literal, NoReturn
 
-from .backends.container_settings import ContainerLimits, Inside
-from .backends.sandbox_arguments import Grouping, RecoveryMode, Tier
-from .backends.sandbox_settings import SandboxSettings
-from .displayed import DisplayedByRepr
+from .display import DisplayedByRepr, set_module
 from .errors import SandboxClosed
-from .language_policy import Policy
-from .pool.core_factory import CoreFactory, SessionArguments, core_factory
-from .pool.session_lifecycle import SessionLifecycle
-from .pool.template_process import TemplateProcess
-from .pool.template_start import start_template
-from .pool.warm_pool import WarmPool
-from .protocol.checkpoint_manifest import Checkpoint, parse
-from .session.cells.cell_answers import Accept
+from .host.container import ContainerLimits, Inside
+from .host.pool import CoreFactory, SessionArguments, SessionLifecycle, WarmPool, core_factory
+from .host.template import TemplateProcess, start_template
+from .options import Grouping, RecoveryMode, SandboxSettings, Tier
+from .protocol.checkpoints import Checkpoint, parse
+from .session.blocking import Session
+from .session.calls import FunctionExecutor, LoopFunctionExecutor
 from .session.core import Core
-from .session.drivers.blocking import Session
-from .session.host_functions.function_executor import FunctionExecutor, LoopFunctionExecutor
-from .session.host_functions.function_registry import HostCallable
-from .session.host_functions.host_function import HostFunction
-from .session_limits import Limits
-from .set_module import set_module
-from .types import Answers, Statistics
+from .session.host_functions import HostCallable, HostFunction
+from .session.running_cell import Accept
+from .types import Answers, Limits, Policy, Statistics
 
 if TYPE_CHECKING:
-    from .zygote.client.shared_objects import Shareable, SharedObjects
+    from .host.shared_objects import Shareable, SharedObjects
 
 # A caller that opened so many sessions with the same shared objects is likely to open another.
 _START_AHEAD_AFTER = 2
@@ -203,7 +195,7 @@ class Sandbox(DisplayedByRepr):
                 it, its name is not a variable's, or all objects together exceed 16 GiB.
             SandboxClosed, SandboxError: this sandbox is closed, or the memory does not suffice.
         """
-        from .zygote.client import shared_objects  # only loaded if needed
+        from .host import shared_objects  # only loaded if needed
 
         self._lifecycle.check_accepts_sessions()
         with shared_objects.pack(objects, arrays=self._settings.knows_arrays) as parcel:
@@ -214,14 +206,14 @@ class Sandbox(DisplayedByRepr):
     def with_parcel(self, parcel: SharedObjects) -> Sandbox:
         """As `with_shared`, for objects that were packed before, perhaps by another process.
 
-        The contents are trusted: they must come from `repl_sandbox.zygote.client.shared_objects`.
+        The contents are trusted: they must come from `repl_sandbox.host.shared_objects`.
         The caller closes the parcel. `shared` has `PACKED` in place of the objects. No session is
         started ahead of time, whatever `ready` is.
 
         Raises:
             SandboxClosed, SandboxError: as `with_shared`.
         """
-        from .zygote.client.shared_objects import PACKED
+        from .host.shared_objects import PACKED
 
         self._lifecycle.check_accepts_sessions()
         return self._child(parcel, dict.fromkeys(parcel.names, PACKED), 0)

@@ -2,15 +2,209 @@
 
 from __future__ import annotations
 
+import keyword
+import math
 import os
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from operator import index
+from types import MappingProxyType
 from typing import Literal, TypeAlias
 
-from .displayed import Displayed
-from .language_policy import Policy
-from .session_limits import Limits
-from .set_module import set_module
+from .display import Displayed, set_module
+
+# `Policy`: the part of Python that the cells of a sandbox may use.
+
+Language: TypeAlias = Literal["full", "lint", "restricted"]
+
+LANGUAGES: tuple[Language, ...] = ("full", "lint", "restricted")
+
+# A policy travels in the message that starts a template, and people read it when it refuses code.
+_MAX_NAMES = 256
+_LONGEST_NAME = 100
+
+
+@set_module("repl_sandbox")
+@dataclass(frozen=True)
+class Policy:
+    """The part of Python that the cells of a sandbox may use: a rule for well-meant code, not
+    isolation.
+
+    `language`: "full", all of it; "lint", a check of each cell's syntax tree before it runs;
+    "restricted", RestrictedPython compiled in the session, with modules behind proxies. `imports`:
+    the modules that may be imported; a name allows its submodules. None is all of them under
+    "lint", and the default rows of `repl_sandbox.policies.modules` under "restricted".
+    `calls_denied`: functions that may not be called, as "eval" or "os.system"; a module or class
+    stands for everything in it. Forbidden code raises `PolicyError` in the cell.
+
+    Raises:
+        TypeError, ValueError: naming the field.
+    """
+
+    language: Language = "full"
+    imports: Iterable[str] | None = None
+    calls_denied: Iterable[str] = ()
+
+    def __post_init__(self) -> None:
+        if self.language not in LANGUAGES:
+            raise ValueError(
+                f"language must be one of {', '.join(LANGUAGES)}, not {self.language!r}"
+            )
+        if self.imports is not None:
+            object.__setattr__(self, "imports", _dotted_names(self.imports, "imports"))
+        object.__setattr__(self, "calls_denied", _dotted_names(self.calls_denied, "calls_denied"))
+        for name, is_set in (
+            ("imports", self.imports is not None),
+            ("calls_denied", self.calls_denied),
+        ):
+            if is_set and self.language == "full":
+                raise ValueError(
+                    f"{name} has no effect under language='full'; use 'lint' or 'restricted'"
+                )
+
+
+def _dotted_names(names: Iterable[str], field_name: str) -> tuple[str, ...]:
+    """Return `names` without repetitions and sorted, so that equal policies are equal values."""
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise TypeError(f"{field_name} must be a list of names, not {type(names).__name__}")
+    from unicodedata import normalize  # not loaded in sessions
+
+    checked = set()
+    for name in names:
+        if not isinstance(name, str):
+            raise TypeError(f"{field_name}: {name!r} must be a str, not {type(name).__name__}")
+        parts = name.split(".")
+        # The parser normalises identifiers; a name in another form would never match.
+        if (
+            len(name) > _LONGEST_NAME
+            or normalize("NFKC", name) != name
+            or not all(part.isidentifier() and not keyword.iskeyword(part) for part in parts)
+        ):
+            raise ValueError(f"{field_name}: {name!r} is not a name, or names joined by dots")
+        checked.add(name)
+    if len(checked) > _MAX_NAMES:
+        raise ValueError(f"{field_name} has {len(checked):,} names; the limit is {_MAX_NAMES}")
+    return tuple(sorted(checked))
+
+
+# `Limits`: the limits of one session; sizes and times as callers write them.
+
+_UNITS = {"": 1, **{unit: 1000**n for n, unit in enumerate("KMGT", 1)}}
+_UNITS |= {f"{unit}I": 1024**n for n, unit in enumerate("KMGT", 1)}
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]I?)?B?\s*", re.IGNORECASE)
+
+
+# No machine has more, and the kernel's signed 64-bit sizes could overflow.
+_LARGEST = 1 << 50
+
+
+def parse_size(size: int | str, name: str = "size") -> int:
+    """Return the bytes of `size`: an int, or text such as "512MiB" or "1.5 GB"; at most 1 PiB.
+
+    Raises:
+        TypeError, ValueError: naming the argument `name`.
+    """
+    if isinstance(size, bool) or not isinstance(size, (int, str)):
+        raise TypeError(
+            f"{name} must be an int or a str such as '512MiB', not {type(size).__name__}"
+        )
+    if isinstance(size, str):
+        match = _SIZE.fullmatch(size)
+        if match is None:
+            raise ValueError(f"{name}={size!r} is not a size; write bytes or for example '512MiB'")
+        size = int(float(match[1]) * _UNITS[(match[2] or "").upper()])
+    if not 0 < size <= _LARGEST:
+        raise ValueError(f"{name} must be more than 0 and at most 1 PiB")
+    return size
+
+
+# PID_MAX_LIMIT: the number of process ids on a 64-bit Linux.
+_MAX_COUNTED = 1 << 22
+# The stack of one thread is 8 MiB, and an ordinary cell with its snapshot and a child process takes
+# some more: with less, whether a cell works depends on the allocator's luck.
+_MIN_MEMORY = 16 << 20
+
+
+@set_module("repl_sandbox")
+@dataclass(frozen=True)
+class Limits:
+    """The limits of one session. Sizes are bytes or text such as "512MiB"; times are seconds.
+
+    `memory` (at least 16 MiB) counts all processes of the session beyond the template it was forked
+    from; `open_files` is of each process, three of them reserved for recovery, and at most half of
+    this process's own where sessions share its user (`ulimit -n`); `cpu_seconds` (None: no limit)
+    counts over the session's life; `output` bounds the kept output of a session. A cell may execute
+    for `timeout`, is then interrupted, and has `grace` to end; its calls of host functions may take
+    `host_timeout` in all.
+    """
+
+    memory: int | str = "1GiB"
+    processes: int = 64
+    open_files: int = 256
+    file_size: int | str = "256MiB"
+    workspace: int | str = "256MiB"
+    output: int | str = "64MiB"
+    cpu_seconds: float | None = None
+    timeout: float = 30.0
+    grace: float = 0.5
+    host_timeout: float = 300.0
+
+    def __post_init__(self) -> None:
+        for name in ("memory", "file_size", "workspace", "output"):
+            object.__setattr__(self, name, parse_size(getattr(self, name), name))
+        if int(self.memory) < _MIN_MEMORY:
+            raise ValueError(f"memory must be at least {_MIN_MEMORY >> 20} MiB")
+        for name, least in (("processes", 1), ("open_files", 16)):
+            count = getattr(self, name)
+            if isinstance(count, bool) or not isinstance(count, int):
+                raise TypeError(f"{name} must be an int, not {type(count).__name__}")
+            if not least <= count <= _MAX_COUNTED:
+                raise ValueError(f"{name} must be from {least} to {_MAX_COUNTED:,}")
+        for name in ("timeout", "grace", "host_timeout"):
+            object.__setattr__(self, name, check_seconds(getattr(self, name), name))
+        if self.cpu_seconds is not None:
+            object.__setattr__(self, "cpu_seconds", check_seconds(self.cpu_seconds, "cpu_seconds"))
+
+
+def check_seconds(value: float, name: str) -> float:
+    """Return `value`, a number of any type, as a float; raise TypeError or ValueError for a bad
+    time.
+
+    A time is finite and above 0.
+    """
+    if isinstance(value, bool) or not hasattr(value, "__float__"):
+        raise TypeError(f"{name} must be a number of seconds, not {type(value).__name__}")
+    try:
+        seconds = float(value)
+    except (TypeError, ValueError, OverflowError):  # an array of several numbers, or 10**400
+        seconds = math.nan
+    if not (math.isfinite(seconds) and seconds > 0):
+        raise ValueError(f"{name} must be a finite number of seconds above 0")
+    return seconds
+
+
+# The largest seed that the session's process accepts; a larger one would break the protocol.
+_MAX_SEED = (1 << 63) - 1
+
+
+def check_seed(seed: int | None) -> int | None:
+    """Return `seed` as an int, or None; else raise TypeError, or ValueError for 2**63 and more.
+
+    Integers of any type: seeds are often drawn, and numpy draws its own integer types.
+    """
+    if seed is None:
+        return None
+    try:
+        drawn = -1 if isinstance(seed, bool) else index(seed)
+    except TypeError:
+        drawn = -1
+    if drawn < 0:
+        raise TypeError(f"seed must be an int of at least 0, not {seed!r}")
+    if drawn > _MAX_SEED:
+        raise ValueError("seed must be less than 2**63")
+    return drawn
+
 
 __all__ = [
     "Answer",
@@ -42,7 +236,7 @@ JSON: TypeAlias = "None | bool | int | float | str | list[JSON] | dict[str, JSON
 State: TypeAlias = Literal["kept", "rolled_back", "restarted"]
 Clock: TypeAlias = Literal["execution", "host_call"]
 KillReason: TypeAlias = Literal[
-    "memory", "cpu", "processes", "workspace", "output", "exit", "signal", "protocol"
+    "memory", "cpu", "processes", "workspace", "output", "exit", "signal", "protocol", "machine"
 ]
 # "arguments": several arguments of SUBMIT, as {"values": [...], "fields": {...}}.
 AnswerForm: TypeAlias = Literal[
@@ -51,8 +245,10 @@ AnswerForm: TypeAlias = Literal[
 Answers: TypeAlias = Literal["compatible", "strict"]
 FileKind: TypeAlias = Literal["file", "directory", "symlink", "other"]
 
-# The names that a session with answers has for them (`worker/variables/final_answers.py`).
+# The names that a session with answers has for them (`worker/answers.py`).
 ANSWER_NAMES = ("answer", "FINAL", "FINAL_VAR", "SUBMIT", "final_answer", "SHOW_VARS")
+# Content of the dict `answer` at the beginning of an episode.
+NO_ANSWER: Mapping[str, object] = MappingProxyType({"content": "", "ready": False})
 
 
 @set_module("repl_sandbox")
@@ -109,7 +305,7 @@ class Change(Displayed):
     preview: str
 
 
-# Without slots, like the outcomes: `session/cells/cell_execution.py` sets their fields directly.
+# Without slots, like the outcomes: `session/cells.py` sets their fields directly.
 @set_module("repl_sandbox")
 @dataclass(frozen=True)
 class Usage:
@@ -148,10 +344,14 @@ class Outcome(Displayed):
     """The outcome of a cell; one of `Finished`, `Raised`, `TimedOut`, `Killed`.
 
     `limits`: the limits that the kernel has enforced on processes of the session since the last
-    outcome, whatever the outcome is: "memory" if it killed one, "processes" if it refused a fork.
-    Known only in a session that has a cgroup. `state`: the session's state now: "kept", as the cell
-    left it; "rolled_back", as before the cell; "restarted", empty. `lost`: descriptions of what
-    could not be restored with that state, such as threads, child processes and connections.
+    outcome, whatever the outcome is: "memory" if it killed one, "processes" if it refused a fork,
+    "machine" if it killed one below the session's limit, because the machine (or the container
+    around the host) had no memory. Known only in a session that has a cgroup. `state`: the
+    session's state now: "kept", as the cell left it; "rolled_back", as before the cell;
+    "restarted", empty. `lost`: descriptions of what could not be restored with that state, such as
+    threads, child processes and connections.
+    `died_before`: how the process that runs the cells died after the cell before, because of a
+    thread or a child process that cells had left, or for want of memory; else None.
     """
 
     stdout: str = ""
@@ -165,6 +365,7 @@ class Outcome(Displayed):
     state: State = "kept"
     limits: tuple[KillReason, ...] = field(default=(), kw_only=True)
     lost: tuple[str, ...] = field(default=(), kw_only=True)
+    died_before: KillReason | None = field(default=None, kw_only=True)
 
     @property
     def ok(self) -> bool:
@@ -259,7 +460,7 @@ class Listing(tuple[File, ...]):  # noqa: SLOT001 - a tuple has no room for slot
         return f"<Listing, {len(self):,} {noun}, complete={self.complete}>"
 
     def _repr_html_(self) -> str:
-        from .object_display import html_of_rows
+        from .display import html_of_rows
 
         return html_of_rows(self, self)
 

@@ -16,24 +16,20 @@ from starlette.routing import WebSocketRoute
 import repl_env
 from repl_env.models import REPLAction, REPLObservation, REPLState, State
 
-from .auth.authenticator import Authenticator
-from .auth.key_file import configured_keys
-from .mcp.http_routes import mcp_router
-from .mcp.jsonrpc_socket import MCPSocketRoute
-from .mcp.tool_server import MCPToolServer
-from .protocol.request_error import RequestError
-from .sessions.manager import SessionManager
+from .auth import Authenticator, configured_keys
+from .file_routes import file_router, upload_router
+from .guard import BrowserHeaders, GuardContext, RequestGuard, page_headers
+from .manager import SessionManager
+from .mcp import MCPSocketRoute, mcp_router
+from .mcp_tools import MCPToolServer
+from .routes import SESSION, episode_router, task_router
+from .routing import answer_unrouted, error_response_async
 from .settings import Settings
-from .subcalls.model_endpoints import check_list, check_own
-from .telemetry.metrics import metrics_router
-from .transport.http.browser_headers import BrowserHeaders, page_headers
-from .transport.http.episode_routes import SESSION, episode_router, error_response_async
-from .transport.http.file_routes import file_router
-from .transport.http.request_guard import GuardContext, RequestGuard
-from .transport.http.unmatched_requests import answer_unrouted
-from .transport.http.upload_routes import upload_router
-from .transport.websocket.session_socket import SessionSocketRoute
+from .subcalls import check_list, check_own
+from .telemetry import metrics_router
+from .tenants import RequestError
 from .web.pages import is_page_request, page_routes
+from .websocket import SessionSocketRoute
 
 __all__ = ["create_app"]
 
@@ -119,6 +115,7 @@ def _add_routes(app: FastAPI, manager: SessionManager) -> None:
     app.include_router(metrics_router(manager.telemetry.metrics, manager.settings.metrics_key))
     app.include_router(upload_router(manager))
     app.include_router(file_router(manager))
+    app.include_router(task_router(manager))
     tool_server = MCPToolServer(manager)
     manager.handlers["mcp"] = tool_server.handle
     app.include_router(mcp_router(manager, tool_server))

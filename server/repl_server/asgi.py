@@ -21,7 +21,7 @@ def __getattr__(name: str) -> object:
     if name != "app":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from .app import create_app
-    from .cli.serve_options import of_variables
+    from .cli_options import of_variables
 
     try:
         made = create_app(of_variables(host="0.0.0.0"))

@@ -14,15 +14,53 @@ from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
+from starlette.types import ASGIApp
 
 from repl_sandbox.native import libc
-from repl_sandbox.native.heap_memory import trim_heap
+from repl_sandbox.native.libc import trim_heap
 
-from .limits.bounded_connection import ConnectionContext
-from .limits.connection_limits import ConnectionLimits
-from .sessions.manager import SessionManager
-from .transport.http.request_guard import GuardContext
-from .transport.uvicorn_config import config
+from .connections import ConnectionContext, ConnectionLimits
+from .guard import GuardContext
+from .http_limits import BoundedHTTP
+from .manager import SessionManager
+from .websocket_limits import BoundedWebSocket
+
+# Configuration of uvicorn with the bounded protocols of `http_limits` and `websocket_limits`.
+#
+# The protocols bound connections that never become requests: idle ones, endless headers, partial
+# messages, slow readers, and dead peers. An application does not see those.
+
+# Length of the kernel's accept queue. A client that finds the queue full retries after a second;
+# the event loop accepts all queued connections in one turn, at 0.2 ms each.
+_BACKLOG = 1024
+
+
+def config(app: ASGIApp, context: ConnectionContext, **more: Any) -> uvicorn.Config:
+    """The uvicorn configuration for `app`; `more` are further arguments of `uvicorn.Config`."""
+    settings = context.settings
+    http = type("HTTP", (BoundedHTTP,), {"context": context})
+    ws = type("WebSocket", (BoundedWebSocket,), {"context": context})
+    arguments: dict[str, Any] = {
+        "host": settings.host,
+        "port": settings.port,
+        "http": http,
+        "ws": ws,
+        "ws_max_size": settings.largest_message,  # refused when announced, by its header
+        "ws_ping_interval": settings.ping_s,
+        "ws_ping_timeout": settings.ping_s,
+        # A message of a few kilobytes could inflate to the size limit, and occupy the processor.
+        "ws_per_message_deflate": False,
+        "backlog": _BACKLOG,
+        # `Settings.trusted_proxies` decides; uvicorn would trust all of this machine.
+        "proxy_headers": False,
+        "server_header": False,
+        # The event log has the requests, without their query strings.
+        "access_log": False,
+        "log_config": None,
+        "log_level": "warning",
+    }
+    return uvicorn.Config(app, **{**arguments, **more})
+
 
 __all__ = ["server"]
 

@@ -7,16 +7,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import UnionType
 
-from repl_env.common.argument_checks import at_least
+from repl_env.common.values import at_least
 from repl_env.env.options import EnvironmentOptions as EnvironmentSettings
-from repl_env.episode.sandbox_provider import SandboxSettings
-from repl_env.llm.model_spec import LLM
-from repl_env.rlm.budget.budget_limits import Budget
+from repl_env.episode.sandboxes import SandboxSettings
+from repl_env.llm.spec import LLM
+from repl_env.rlm.budget import Budget
 from repl_sandbox import Limits, Policy
-from repl_sandbox.backends.sandbox_arguments import RecoveryMode, check_mounts, check_snapshots
+from repl_sandbox.options import RecoveryMode, check_mounts, check_snapshots
 
-from .quotas.tenant_quota import TenantQuota
-from .tenants.client_address import is_loopback
+from .tenants import TenantQuota, is_loopback
 
 __all__ = ["Settings"]
 

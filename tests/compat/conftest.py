@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from repl_server.auth.api_keys import new_key
+from repl_server.auth import new_key
 from repl_server.settings import Settings
 from tests.compat.environments import HERE, NEWEST, program, served
 from tests.server.conftest import serving

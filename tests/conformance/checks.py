@@ -10,6 +10,7 @@ from .jails import JAILS
 from .limits import LIMITS
 from .output import OUTPUT
 from .steps import Check
+from .unchanged import UNCHANGED
 from .values import VALUES
 
 CHECKS: tuple[Check, ...] = (
@@ -21,4 +22,5 @@ CHECKS: tuple[Check, ...] = (
     *LIMITS,
     *DEATHS,
     *JAILS,
+    *UNCHANGED,
 )

@@ -239,7 +239,7 @@ def test_a_daemon_that_is_killed_leaves_nothing_after_its_restart(
 
 def gone() -> str:
     """The label of a container whose process is gone."""
-    from repl_sandbox.backends.container.container_labels import OWNER, of_this_process
+    from repl_sandbox.host.docker import OWNER, labels_of_this_process
 
-    system, pid, _ = of_this_process()[OWNER].split()
+    system, pid, _ = labels_of_this_process()[OWNER].split()
     return f"{system} {pid} 1"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from repl_server.auth.api_keys import new_key
+from repl_server.auth import new_key
 from tests.containers import built, web
 from tests.containers.built import ROOT, Engine
 from tests.containers.ready import IMAGE, address_of

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from repl_sandbox.native import build as native
-from repl_sandbox.native.sources import file_name
+from repl_sandbox.native.library import file_name
 
 # Each program that is needed, and the package of Debian that has it.
 TOOLS = {

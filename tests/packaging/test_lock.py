@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,9 @@ from distributions.locks import constraints, entries, needed
 
 ROOT = Path(__file__).parents[2]
 LOCK = ROOT / "requirements.lock"
+SPACE_LOCK = ROOT / "repl_env" / "integrations" / "hf_space" / "files" / "requirements.lock"
 SESSION_LOCK = ROOT / "docker" / "session.lock"
+LOCKS = [LOCK, SESSION_LOCK, SPACE_LOCK]
 EXTRAS = ("openai", "hf", "server", "mcp")  # `server` names `mcp`
 PIP = ("-m", "pip", "install", "--quiet", "--require-hashes", "--requirement", str(LOCK))
 
@@ -41,7 +44,9 @@ def test_the_lock_admits_what_the_project_asks_for(requirement: Requirement) -> 
     assert requirement.specifier.contains(version), "run `make lock`"
 
 
-@pytest.mark.parametrize("lock", [LOCK, SESSION_LOCK], ids=lambda each: each.name)
+@pytest.mark.parametrize(
+    "lock", [LOCK, SESSION_LOCK, SPACE_LOCK], ids=lambda each: each.parent.name
+)
 def test_every_pinned_version_has_a_hash_and_no_address(lock: Path) -> None:
     pins = re.split(r"^(?=[\w.-]+==)", lock.read_text(), flags=re.MULTILINE)[1:]
 
@@ -57,6 +62,34 @@ def test_the_session_lock_pins_what_its_image_names_at_the_versions_of_the_serve
     assert {name: server[name] for name in server.keys() & session.keys()} == {
         name: session[name] for name in server.keys() & session.keys()
     }, "run `make lock`"
+
+
+def test_the_lock_of_a_space_is_the_part_of_the_lock_that_a_server_needs() -> None:
+    whole, part = dict(entries(LOCK.read_text())), dict(entries(SPACE_LOCK.read_text()))
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    models = {"openai", "huggingface-hub"}
+    direct = {re.sub(r"[-_.]+", "-", each.name).lower() for each in declared()} - models
+    pins = {requirement.name: requirement for requirement in part}
+
+    assert extras["optional-dependencies"]["server"][0] == "repl-env[mcp]"
+    assert all(whole[requirement] == hashes for requirement, hashes in part.items()), "`make lock`"
+    assert direct <= pins.keys() and not models & pins.keys()
+    for name in pins:
+        for needs in _needs(name):
+            assert needs in pins, f"{name} needs {needs}: run `make lock`"
+
+
+def _needs(name: str) -> set[str]:
+    """What an installed distribution needs here, without extras."""
+    found = set()
+    try:
+        rows = metadata.requires(name) or []
+    except metadata.PackageNotFoundError:  # for another system
+        return found
+    for requirement in map(Requirement, rows):
+        if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+            found.add(re.sub(r"[-_.]+", "-", requirement.name).lower())
+    return found
 
 
 def test_constraints_are_the_versions_of_the_lock(tmp_path: Path) -> None:
@@ -108,8 +141,8 @@ def test_the_server_installs_from_the_lock_and_the_wheel(wheel_file: Path, tmp_p
     subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-deps", wheel_file], check=True)
 
     subprocess.run([python, "-m", "pip", "check"], check=True)
-    models = "repl_env.llm.endpoints"
-    imports = f"import repl_server.asgi, {models}.openai_model, {models}.hf_model"
+    models = "repl_env.llm"
+    imports = f"import repl_server.asgi, {models}.openai, {models}.hf"
     subprocess.run([python, "-c", imports], check=True, cwd=tmp_path)
 
 

@@ -171,7 +171,7 @@ def copy(tmp_path: Path) -> Path:
         (folder / package / "__init__.py").touch()
     native = Path("sandbox", "repl_sandbox", "native")
     shutil.copytree(ROOT / native, folder / native, ignore=shutil.ignore_patterns("*.so"))
-    for name in ("errors.py", "set_module.py"):
+    for name in ("errors.py", "display.py"):
         shutil.copy(ROOT / "sandbox/repl_sandbox" / name, folder / "sandbox/repl_sandbox")
     (folder / native / "more.c").write_text("int more(void) { return 1; }\n")
     return folder

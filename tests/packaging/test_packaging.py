@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from distributions.building import build, unpack
-from repl_sandbox.native.sources import MACHINES, file_name
+from repl_sandbox.native.library import MACHINES, file_name
 
 ROOT = Path(__file__).parents[2]
 SOURCES = {
@@ -140,7 +140,7 @@ def test_the_wheel_declares_the_command_and_its_group(wheel: zipfile.ZipFile) ->
     commands = declared.partition("[repl_env.commands]\n")[2].splitlines()
     assert "doctor = repl_env.cli.doctor:doctor" in commands
     assert "eval = repl_env.cli.evaluate:evaluate" in commands
-    assert "bench-tasks = repl_env.cli.bench_tasks:bench_tasks" in commands
+    assert "bench-tasks = repl_env.cli.tasks:bench_tasks" in commands
 
 
 def test_the_wheel_carries_the_licence(wheel: zipfile.ZipFile) -> None:

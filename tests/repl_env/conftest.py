@@ -7,8 +7,7 @@ import asyncio
 import pytest
 
 from repl_env import LocalREPLEnv
-from repl_env.client.connection import reconnecting_socket
-from repl_env.client.session import resumable_session
+from repl_env.client import connection, session
 from repl_env.rlm import RLM
 from repl_sandbox import Sandbox
 from tests.limits import PATIENT
@@ -55,8 +54,8 @@ def rlm(sandbox):
 @pytest.fixture(autouse=True)
 def patient_clients(monkeypatch):
     """A client that closes a step, or its session, waits for the server to confirm."""
-    monkeypatch.setattr(resumable_session, "ABANDON_TIMEOUT_S", 60.0)
-    monkeypatch.setattr(reconnecting_socket, "CLOSE_TIMEOUT_S", 60.0)
+    monkeypatch.setattr(session, "ABANDON_TIMEOUT_S", 60.0)
+    monkeypatch.setattr(connection, "CLOSE_TIMEOUT_S", 60.0)
     set_close_timeout(monkeypatch, 60.0)
 
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import pytest
 
     from repl_env import REPLEnv
-    from repl_env.client.connection.timeouts import Timeouts
+    from repl_env.client.address import Timeouts
     from repl_env.env.environment import REPLEnvironment
 
 
@@ -48,27 +48,27 @@ def row_evaluator(group: Any) -> Any:
 
 def set_close_timeout(patch: pytest.MonkeyPatch, seconds: float) -> None:
     """Set the seconds that a server has to answer the close of a socket."""
-    patch.setattr("repl_env.client.connection.websocket_client._CLOSE_S", seconds)
+    patch.setattr("repl_env.client.connection._CLOSE_S", seconds)
 
 
 def set_completion_timeout(patch: pytest.MonkeyPatch, seconds: float) -> None:
     """Set the seconds that the completion of a name may take in the shell."""
-    patch.setattr("repl_env.cli.shell.name_completion._PATIENCE", seconds)
+    patch.setattr("repl_env.cli.cells._PATIENCE", seconds)
 
 
 def set_replay_timeout(patch: pytest.MonkeyPatch, seconds: float) -> None:
     """Set the seconds that a replayed call waits for an earlier one."""
-    patch.setattr("repl_env.rlm.trajectory.replay_model._PATIENCE", seconds)
+    patch.setattr("repl_env.rlm.replay._PATIENCE", seconds)
 
 
 def set_longest_text(patch: pytest.MonkeyPatch, characters: int) -> None:
     """Set the length of the longest text of a completion."""
-    patch.setattr("repl_env.llm.endpoints.completion_parser._LONGEST_TEXT", characters)
+    patch.setattr("repl_env.llm.completions._LONGEST_TEXT", characters)
 
 
 def set_process_sandbox(patch: pytest.MonkeyPatch, sandbox: Callable[[], Any]) -> None:
     """Replace the function that gives the sandbox of this process."""
-    patch.setattr("repl_env.episode.sandbox_provider._of_process", sandbox)
+    patch.setattr("repl_env.episode.sandboxes._of_process", sandbox)
 
 
 def tokenizer_of(model: Any) -> Any:

@@ -17,16 +17,13 @@ from typing import Any
 import pytest
 
 from repl_env import AsyncLocalREPLEnv, LocalREPLEnv, NotReset, REPLEnv
-from repl_env.client.connection.server_address import ServerAccess
-from repl_env.client.files.file_transfer import FileTransfer
-from repl_env.client.files.remote_files import RemoteFiles
-from repl_env.client.files.sync_remote_files import SyncRemoteFiles
+from repl_env.client.address import ServerAccess
+from repl_env.client.files import FileTransfer, RemoteFiles, SyncRemoteFiles
 from repl_env.env.environment import REPLEnvironment
 from repl_env.errors import BadReply, NotSupported, ServerError, ServerUnavailable
 from repl_env.models import REPLAction
 from repl_sandbox import AsyncSandbox, Limits, Sandbox
-from repl_sandbox.session.files.async_session_files import AsyncSessionFiles
-from repl_sandbox.session.files.session_files import SessionFiles
+from repl_sandbox.session.files_api import AsyncSessionFiles, SessionFiles
 from tests.server.conftest import serving
 
 LIMITS = Limits(timeout=60, workspace="8MiB", file_size="4MiB")

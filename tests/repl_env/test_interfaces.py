@@ -14,7 +14,7 @@ import pytest
 from repl_env.errors import EpisodeDone, NotReset, REPLError
 from repl_env.interfaces import Environment, ModelTokenizer, Transform
 from repl_env.models import Action, Observation, State
-from repl_env.rewards.rubric import Rubric
+from repl_env.rubrics import Rubric
 from tests.waiting import PATIENCE
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "number_hunt.py"

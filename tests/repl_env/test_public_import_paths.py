@@ -41,19 +41,16 @@ def test_every_name_of_the_package_can_be_imported(name):
 
 
 def test_openenvs_modules_export_the_same_objects():
-    from repl_env import server
-    from repl_env.env import code_executor
-    from repl_env.parsing import code_blocks
-    from repl_env.rlm import prompt_templates
-    from repl_env.rlm.openenv_compat import local_rlm_runner
+    from repl_env import prompts, runner, server
+    from repl_env.parsing import blocks
     from repl_env.server import python_executor, repl_environment
 
     assert repl_environment.REPLEnvironment is repl_env.REPLEnvironment
-    assert python_executor.PythonExecutor is code_executor.PythonExecutor
-    assert server.PythonExecutor is code_executor.PythonExecutor
+    assert python_executor.PythonExecutor is python_executor.PythonExecutor
+    assert server.PythonExecutor is python_executor.PythonExecutor
     assert server.REPLEnvironment is repl_env.REPLEnvironment
-    assert prompt_templates.extract_code_blocks is code_blocks.extract_code_blocks
-    assert (local_rlm_runner.LocalRLMRunner, local_rlm_runner.RLMRunResult) == (
+    assert prompts.extract_code_blocks is blocks.extract_code_blocks
+    assert (runner.LocalRLMRunner, runner.RLMRunResult) == (
         repl_env.LocalRLMRunner,
         repl_env.RLMRunResult,
     )
@@ -118,7 +115,7 @@ def test_the_package_and_the_client_work_where_there_is_no_engine():
         "except ImportError as error: assert 'repl_sandbox' in str(error)\n"
         "else: raise AssertionError"
     )
-    assert "repl_env.client.async_client" in loaded
+    assert "repl_env.client.client" in loaded
 
 
 @pytest.mark.parametrize(
@@ -129,4 +126,4 @@ def test_the_types_load_without_the_engine(module):
 
 
 def test_loading_the_environment_needs_no_library_of_schemas():
-    assert "jsonschema" not in loaded_by("import repl_env.env.local_env")
+    assert "jsonschema" not in loaded_by("import repl_env.local")

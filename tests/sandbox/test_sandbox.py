@@ -158,7 +158,8 @@ def test_an_interpreter_that_is_known_by_a_link_can_be_jailed(open_folder: Path)
 
 def test_a_program_behind_several_links_runs_in_a_session() -> None:
     """As where an operator's own link leads to the interpreter of virtual environments."""
-    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+    outside = Path(__file__).parent  # of the folders that a session has for itself
+    with tempfile.TemporaryDirectory(dir=outside) as folder:
         os.chmod(folder, 0o755)
         (operators := Path(folder, "operator")).mkdir()
         (Path(folder) / "current").symlink_to("operator")

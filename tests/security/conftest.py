@@ -28,10 +28,9 @@ from tests.waiting import LONG, PATIENCE
 ORDINARY_UID = 64321
 
 _LACKING = """
-from repl_sandbox.pool import template_process
-from repl_sandbox.zygote.client import zygote_process
-zygote_process.BOOT = {boot!r}
-template_process.confirm = lambda tier, seen: None
+from repl_sandbox.host import template, zygote
+zygote.BOOT = {boot!r}
+template.confirm = lambda tier, seen: None
 """
 
 _NAMESPACES_ALLOWED = """

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -17,9 +18,9 @@ from typing import Any
 
 import pytest
 
-from tests.security.abuse.case import FILES, SLACK, load
+from tests.security.abuse.case import FILES, load
 from tests.security.abuse.tiers import TIERS, forbidden
-from tests.waiting import LONG
+from tests.waiting import LONG, PATIENCE
 
 ROOT = Path(__file__).parents[2]
 USERS = ["root", "ordinary"] if os.geteuid() == 0 else ["user"]
@@ -96,6 +97,9 @@ def test_the_files_of_the_corpus_are_well_formed(file: Path) -> None:
     for case in cases:
         assert set(case.tiers) <= TIERS.keys()
         assert case.expect and case.check.deny
+        # An empty cell's reply has no proof.
+        for tier in case.tiers:
+            assert not re.search(case.check.proof_in(tier), "Finished\n\n\n", re.MULTILINE), case.id
         assert case.check.state in ("kept", "any")
 
 
@@ -108,6 +112,7 @@ def test_no_two_cases_share_a_name() -> None:
 
 CHECK = {
     "deny": ["PWNED"],
+    "proof": "^(Finished|Raised|TimedOut|Killed)",
     "timeout": 60,
     "reply_within": 10,
     "alive_within": 10,
@@ -121,7 +126,10 @@ WRONG: dict[str, tuple[str, dict[str, Any]]] = {
     "need": ("print('no')", {"need": ["yes"]}),
     "need_error": ("1 + 1", {"need_error": True}),
     "state": ("import os\nos._exit(0)", {}),
-    "reply_within": ("1", {"reply_within": -SLACK}),
+    "proof": ("try: worker._recovery\nexcept Exception: pass", {"proof": "^PROOF"}),
+    "proof of an error that ends it early": ("worker._recovery", {"proof": "^PROOF"}),
+    "reply_within": ("1", {"reply_within": -PATIENCE}),
+    "a reply that hangs": ("import time\ntime.sleep(20)", {"reply_within": 1}),
     "after": ("x = 1", {"after": ["x", "2"]}),
     "max_output": ("print('x' * 1000)", {"max_output": 500}),
     "raw_ok": (r"print('\x1b[2J')", {}),
@@ -136,8 +144,9 @@ WRONG: dict[str, tuple[str, dict[str, Any]]] = {
     "another answer": ("FINAL('X')", {"host": ["final_is_or_none:Y"]}),
     "calls": ("llm_query('x'); llm_query('x')", {"host": ["llm_calls_max:1"]}),
     "restart": ("pass", {"host": ["restart_then:6*7=43"]}),
-    "checkpoint": ("said = 'PW'; said += 'NED'", {"host": ["checkpoint"]}),
-    "close": ("pass", {"host": [f"close_within:{-SLACK}"]}),
+    "checkpoint": ("said = 'PW'; said += 'NED'", {"host": ["checkpoint:."]}),
+    "proof of a checkpoint": ("said = 'no'", {"host": ["checkpoint:yes"]}),
+    "close": ("pass", {"host": [f"close_within:{-PATIENCE}"]}),
     "sentinel's other name": ("pass", {"host": ["no_such_check"]}),
 }
 

@@ -6,6 +6,7 @@ else is the engine's own: `boot` is loaded from the package, then changed here b
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -31,7 +32,7 @@ def module(name: str) -> Any:
 
 def drop_steps(*names: str) -> None:
     """Take the steps of these names out of every recipe."""
-    recipes = module("jail.recipe.recipes")
+    recipes = module("jail.recipe")
     for tier, lists in dict(recipes.RECIPES).items():
         kept = ([step for step in steps if step.name not in names] for steps in lists)
         recipes.RECIPES[tier] = recipes.Recipe(*kept)
@@ -39,7 +40,7 @@ def drop_steps(*names: str) -> None:
 
 def share_network() -> None:
     """Leave sessions in the network of the template, which is the host's."""
-    networks = module("zygote.network_namespaces").NetworkNamespacePool
+    networks = module("zygote.networks").NetworkNamespacePool
     networks.__init__ = networks.enter = networks.leave = networks.forked = lambda *_: None
     networks.forget = networks.recover = networks.timeout_ms = networks.release_free = lambda *_: (
         None
@@ -48,14 +49,14 @@ def share_network() -> None:
 
 def drop_namespace(name: str) -> None:
     """Clone sessions without it, and leave out what would then be done to the host's."""
-    spawner = module("zygote.session_spawner")
-    spawner.FLAGS &= ~module("jail.namespaces").SESSION[name]
+    spawner = module("zygote.spawn")
+    spawner.FLAGS &= ~module("jail.users").SESSION[name]
     drop_steps(*_NEEDS.get(name, ()))
     if name == "user":
         be_users_of_the_host()
     if name == "pid":
         # It ends every process that it may signal: only where that is the session alone.
-        module("init.session_branches").SessionBranch.kill_all = lambda branch: None
+        module("init.branch").SessionBranch.kill_all = lambda branch: None
 
 
 def be_users_of_the_host() -> None:
@@ -96,6 +97,14 @@ def drop_capabilities() -> None:
     """Nor may the change of users drop them where no namespace is entered."""
     libc, users = module("native.libc"), module("jail.users")
     become = users.become_rows
+    # The filter that every session inherits from the zygote refuses to keep them.
+    filters = module("jail.seccomp")
+    filters.SETUP = tuple(
+        dataclasses.replace(row, options=(*row.options, _PR_SET_KEEPCAPS))
+        if row.call == "prctl"
+        else row
+        for row in filters.SETUP
+    )
 
     def become_with_capabilities(number: int) -> Iterator[Any]:
         yield libc.call("prctl", _PR_SET_KEEPCAPS, 1)
@@ -119,7 +128,7 @@ def drop_no_new_privileges() -> None:
 
 def drop_group() -> None:
     """Start sessions in the group of the template."""
-    spawner = module("zygote.session_spawner").SessionSpawner
+    spawner = module("zygote.spawn").SessionSpawner
     spawns_of, spawn = spawner._prepare_spawn, spawner._spawn_isolated
     spawner._prepare_spawn = lambda self, group, descriptors: spawns_of(self, b"0", descriptors)
     spawner._spawn_isolated = lambda self, number, spawns, version, *rest: spawn(
@@ -157,7 +166,7 @@ def _main() -> None:
     boot = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(boot)
     boot._load_package()
-    module("zygote.startup")
+    module("zygote.main")
     LACKS[Path(sys.argv[0]).stem]()
     boot._main(int(sys.argv[1]), sys.argv[2], inside=len(sys.argv) > 3)
 

@@ -12,18 +12,14 @@ from typing import Any
 
 from uvicorn.server import ServerState
 
-from repl_server.auth.api_keys import APIKeys
-from repl_server.auth.authenticator import Authenticator
-from repl_server.auth.key_file import configured_keys
-from repl_server.limits.bounded_connection import ConnectionContext
-from repl_server.limits.connection_limits import ConnectionLimits
-from repl_server.limits.receive_buffers import ReceiveBuffers
-from repl_server.quotas.usage_meters import QuotaRegistry
+from repl_server.auth import APIKeys, Authenticator, configured_keys
+from repl_server.connections import ConnectionContext, ConnectionLimits, ReceiveBuffers
+from repl_server.guard import GuardContext, RequestGuard
+from repl_server.quotas import QuotaRegistry
+from repl_server.serving import config
 from repl_server.settings import Settings
-from repl_server.telemetry.recorder import Telemetry
-from repl_server.tenants.client_address import is_loopback
-from repl_server.transport.http.request_guard import GuardContext, RequestGuard
-from repl_server.transport.uvicorn_config import config
+from repl_server.telemetry import Telemetry
+from repl_server.tenants import is_loopback
 
 TEXT, BINARY, CONTINUED, CLOSE, PING, PONG = 1, 2, 0, 8, 9, 10
 
@@ -69,7 +65,7 @@ async def serve(app: Any, settings: Settings, keys: APIKeys | None = None) -> As
     state = ServerState()
 
     def protocol() -> asyncio.Protocol:
-        return made.http_protocol_class(config=made, server_state=state, app_state={})
+        return made.http_protocol_class(config=made, server_state=state, app_state={})  # type: ignore[call-arg]
 
     loop = asyncio.get_running_loop()
     server = await loop.create_server(protocol, "127.0.0.1", 0)

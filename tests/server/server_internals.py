@@ -8,15 +8,15 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from repl_server.sessions.request_queue import _MOST_WAITING as MOST_WAITING
+from repl_server.session import _MOST_WAITING as MOST_WAITING
 
 if TYPE_CHECKING:
     import pytest
 
-    from repl_server.protocol.json_codec import JSONCodec
-    from repl_server.quotas.token_bucket import TokenBucket
-    from repl_server.sessions.manager import SessionManager
-    from repl_server.tenants.tenant import Tenant
+    from repl_server.json_codec import JSONCodec
+    from repl_server.manager import SessionManager
+    from repl_server.quotas import TokenBucket
+    from repl_server.tenants import Tenant
     from tests.manual_clock import Clock
 
 __all__ = [
@@ -48,14 +48,12 @@ def cpu_bucket(manager: SessionManager, tenant: Tenant) -> TokenBucket:
 
 def set_piece(patch: pytest.MonkeyPatch, characters: int) -> None:
     """Set the number of characters that are counted at a time."""
-    patch.setattr("repl_server.protocol.json_codec._PIECE", characters)
+    patch.setattr("repl_server.json_codec._PIECE", characters)
 
 
 def leave_readers_unwatched(patch: pytest.MonkeyPatch) -> None:
     """No client is disconnected for reading slowly."""
-    patch.setattr(
-        "repl_server.limits.bounded_websocket.BoundedWebSocket._watch_reader", lambda self: None
-    )
+    patch.setattr("repl_server.websocket_limits.BoundedWebSocket._watch_reader", lambda self: None)
 
 
 def set_upload_clock(patch: pytest.MonkeyPatch, manager: SessionManager, clock: Clock) -> None:

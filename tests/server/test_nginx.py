@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from repl_server.auth.api_keys import new_key
+from repl_server.auth import new_key
 from tests.server.conftest import peer, serving
 from tests.server.nginx_proxy import ADDRESS, needs_nginx, nginx
 from tests.waiting import PATIENCE

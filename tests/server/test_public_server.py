@@ -14,10 +14,9 @@ from websockets.sync.client import connect
 from websockets.typing import Origin
 
 from repl_server.app import create_app
-from repl_server.auth.api_keys import new_key
-from repl_server.quotas.tenant_quota import TenantQuota
+from repl_server.auth import new_key
 from repl_server.settings import Settings
-from repl_server.tenants.tenant import Tenant
+from repl_server.tenants import Tenant, TenantQuota
 from tests.server.conftest import ask, peer, serving
 from tests.server.raw_connections import frame
 from tests.server.server_internals import cpu_bucket
@@ -89,6 +88,7 @@ def test_only_health_answers_without_a_key(keyed, headers) -> None:
 
     assert answers.pop(("GET", "/health")) == 200
     assert answers.pop(("GET", "/accepting")) == 200
+    assert answers.pop(("GET", "/")) == 200  # the page, which asks for a key
     assert {path for _, path in answers} >= {"/reset", "/step", "/state", "/session", "/metrics"}
     assert set(answers.values()) == {401}
 

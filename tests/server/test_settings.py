@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from repl_sandbox import Limits
-from repl_server.quotas.tenant_quota import TenantQuota
 from repl_server.settings import CONTEXT, Settings
+from repl_server.tenants import TenantQuota
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_the_default_timeout_may_be_requested_explicitly(timeout, given, longest
 
 
 def test_one_upload_is_no_larger_than_all_together(monkeypatch) -> None:
-    from repl_server.cli.serve_options import of_variables
+    from repl_server.cli_options import of_variables
 
     assert of_variables("127.0.0.1").context_bytes == CONTEXT
     monkeypatch.setenv("REPL_ENV_MAX_UPLOADS", "64MiB")

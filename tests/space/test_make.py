@@ -18,8 +18,8 @@ import repl_env
 from repl_env.cli.main import build
 from repl_env.integrations.hf_space.space_config import SpaceConfig
 from repl_env.integrations.hf_space.space_folder import make_space
-from repl_server.auth.trusted_proxies import TrustedProxies
-from repl_server.cli.serve_options import of_variables
+from repl_server.auth import TrustedProxies
+from repl_server.cli_options import of_variables
 from tests.repl_env.cli.calls import Call, caller
 from tests.space.image import Image
 
@@ -28,7 +28,8 @@ GIB = 1 << 30
 # The files that `openenv push` requires, and the wheel with its installer.
 FILES = {
     "Dockerfile", "README.md", "__init__.py", "client.py", "models.py", "openenv.yaml",
-    "openenv_repl_env-0.1.0-py3-none-any.whl", "pyproject.toml", "wheel_backend.py",
+    "openenv_repl_env-0.1.0-py3-none-any.whl", "pyproject.toml", "requirements.lock",
+    "wheel_backend.py",
 }  # fmt: skip
 
 
@@ -55,7 +56,10 @@ def test_a_whole_space(make: Call, tmp_path: Path, keyed: bool) -> None:
     assert (matter["sdk"], matter["app_port"], matter["tags"]) == ("docker", 8000, ["openenv"])
     assert matter["base_path"] == "/"
     dockerfile = (folder / "Dockerfile").read_text()
-    assert f"COPY openenv_repl_env-{repl_env.__version__}-py3-none-any.whl /opt/" in dockerfile
+    wheel = f"openenv_repl_env-{repl_env.__version__}-py3-none-any.whl"
+    assert f"COPY requirements.lock {wheel} /opt/" in dockerfile
+    assert "pip install --no-cache-dir --require-hashes --requirement" in dockerfile
+    assert f'pip install --no-cache-dir --no-deps "/opt/{wheel}[server]"' in dockerfile
     assert ("REPL_ENV_NO_AUTH=1" in dockerfile) != keyed
     assert ("api_key=" in (folder / "README.md").read_text()) == keyed
     assert "`confined`, not `jailed`" in (folder / "README.md").read_text()

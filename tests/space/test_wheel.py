@@ -15,7 +15,7 @@ import repl_env
 from repl_env.integrations.hf_space import wheel_packer as packing
 from repl_env.integrations.hf_space.wheel_packer import PackingError, pack_wheel
 from repl_sandbox.native import build as native
-from repl_sandbox.native import sources
+from repl_sandbox.native import library
 from tests.repl_env.environment_internals import renamed_metadata
 
 ROOT = Path(__file__).parents[2]
@@ -124,7 +124,7 @@ def test_the_library_of_spaces_is_compiled_where_it_is_not_installed(
     compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on other machines and systems; ziglang counts as not installed."""
-    name = sources.file_name("x86_64")
+    name = library.file_name("x86_64")
     monkeypatch.setattr(native, "FOLDER", tmp_path / "empty")
     monkeypatch.setitem(sys.modules, "ziglang", None)
     if not compiler:

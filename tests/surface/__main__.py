@@ -1,8 +1,8 @@
 """Print the counts of names and sentences.
 
-`--write` first writes the list and the pages. `--check` compares the list with the code instead, in
-an interpreter that has an extra and no pytest. `--sentences [FOLDER]` prints the sentences that
-begin with What, Who, Whoever or Where instead.
+`--write` first writes the list and the reference. `--check` compares the list with the code
+instead, in an interpreter that has an extra and no pytest. `--sentences [FOLDER]` prints the
+sentences that begin with What, Who, Whoever or Where instead.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from pathlib import Path
 
 from tests.surface.counts import misbegun, table
 from tests.surface.exports import found
-from tests.surface.modules import MODULES_PAGE, modules_page
 from tests.surface.names import LIST, listed, written
 from tests.surface.reference import PAGE, reference
 
@@ -34,7 +33,6 @@ def main(arguments: list[str]) -> str | None:
         surface = found(surface)
         LIST.write_text(written(surface), encoding="utf-8")
         PAGE.write_text(reference(surface), encoding="utf-8")
-        MODULES_PAGE.write_text(modules_page(), encoding="utf-8")
     print(table(surface))
     return None
 

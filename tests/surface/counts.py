@@ -17,8 +17,6 @@ PACKAGES = {
     "repl_env": ROOT / "repl_env",
     "repl_server": ROOT / "server" / "repl_server",
 }
-# A role that may occur in each folder.
-ROLES = {"__init__.py", "__main__.py", "core.py", "main.py"}
 # Modules at OpenEnv's paths, and classes with OpenEnv's names on OpenEnv's base classes.
 OPENENV = {
     "local.py", "models.py", "interfaces.py", "prompts.py", "recursive_backends.py",
@@ -30,7 +28,7 @@ _CODE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 # A mark and a space end a sentence; an item of a list and a cell of a table begin one.
 _SENTENCE = re.compile(r"(?<=[.!?:])\s+|\n\s*\n|\n\s*(?:[-*]|\d+\.|#+|>)\s+|\|")
 _HEADINGS = (
-    "package", "folders", "files", "files per folder", "repeated files", "repeated classes",
+    "package", "folders", "files", "files per folder", "repeated classes",
     "names at the top of modules", "public names", "their attributes",
 )  # fmt: skip
 
@@ -40,9 +38,9 @@ def table(surface: Surface) -> str:
     rows: list[Iterable[object]] = [_HEADINGS]
     notes = [""]
     for package, root in PACKAGES.items():
-        files, classes = repeated_files(root), repeated_classes(root)
-        rows.append(_row(package, root, len(files), len(classes), surface))
-        notes.append(f"{package}: files {' '.join(files)}; classes {' '.join(classes)}")
+        classes = repeated_classes(root)
+        rows.append(_row(package, root, len(classes), surface))
+        notes.append(f"{package}: classes {' '.join(classes)}")
     notes.append(f"{sum(len(public(surface, package)[0]) for package in PACKAGES)} public names")
     sentences = [*prose()]
     begun = sum(bool(_OPENING.match(sentence)) for sentence in sentences)
@@ -53,13 +51,13 @@ def table(surface: Surface) -> str:
     return "\n".join([*("| " + " | ".join(map(str, row)) + " |" for row in rows), *notes])
 
 
-def _row(package: str, root: Path, files: int, classes: int, surface: Surface) -> list[object]:
+def _row(package: str, root: Path, classes: int, surface: Surface) -> list[object]:
     folders = Counter(file.parent for file in _counted(root))
     top = sum(len(top_level(file)) for file in _counted(root))
     names, attributes = public(surface, package)
     largest = max(folders.values())
     return [
-        package, len(folders), folders.total(), largest, files, classes, top,
+        package, len(folders), folders.total(), largest, classes, top,
         len(names), len(attributes),
     ]  # fmt: skip
 
@@ -77,12 +75,6 @@ def _counted(root: Path) -> list[Path]:
         if file.name != "__init__.py"
         if root.name != "repl_env" or str(file.relative_to(root)) not in OPENENV
     ]
-
-
-def repeated_files(root: Path) -> list[str]:
-    """Return the file names that occur in several folders of a package."""
-    names = Counter(file.name for file in _counted(root) if file.name not in ROLES)
-    return sorted(name for name, times in names.items() if times > 1)
 
 
 def repeated_classes(root: Path) -> list[str]:
@@ -130,7 +122,7 @@ def misbegun() -> Iterator[tuple[Path, str]]:
 
 def _located() -> Iterator[tuple[Path, str]]:
     for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
-        if page.name not in ("reference.md", "modules.md"):  # which repeat docstrings
+        if page.name != "reference.md":  # which repeats docstrings
             text = _CODE.sub("", page.read_text(encoding="utf-8"))
             yield from ((page, sentence) for sentence in _sentences(text))
     for folder in (*PACKAGES.values(), ROOT / "tests", ROOT / "benchmarks", ROOT / "examples"):

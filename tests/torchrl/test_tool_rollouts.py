@@ -14,7 +14,7 @@ from torchrl.modules.llm import TransformersWrapper
 from torchrl.objectives.llm import MCAdvantage
 
 from repl_env.integrations.torchrl import REPLToolTransform
-from repl_env.rewards.repl_rubric import REPLRubric
+from repl_env.rubrics import REPLRubric
 from tests.torchrl.policies import Scripted, block, roles, texts
 
 set_list_to_stack(True).set()

@@ -13,7 +13,7 @@ from torchrl.envs import StepCounter, TransformedEnv
 from torchrl.envs.llm import ChatEnv
 
 from repl_env.integrations.torchrl import REPLChatEnv, REPLToolTransform
-from repl_env.rewards.repl_rubric import REPLRubric
+from repl_env.rubrics import REPLRubric
 from repl_sandbox.errors import SandboxError
 from tests.torchrl.policies import Scripted, asked, block, replied, roles, texts
 from tests.torchrl.torchrl_internals import shared_templates

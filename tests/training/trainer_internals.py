@@ -13,7 +13,7 @@ def environments_of(adapter: Any) -> Any:
 
 def inspect_session(env: Any) -> Any:
     """The session of a sandbox environment of Inspect."""
-    return env._episode.session
+    return env._session
 
 
 def toolset_session(tools: Any) -> Any:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from repl_env.display.viewer.named_files import NamedFiles
-from repl_env.display.viewer.view_data import ViewData
-from repl_env.display.viewer.view_server import ViewServer
+from repl_env.display.files import NamedFiles
+from repl_env.display.pages import ViewServer
+from repl_env.display.viewer import ViewData
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

@@ -7,8 +7,8 @@ import base64
 from repl_env.llm.base import Completion, ModelUsage
 from repl_env.models import CodeBlockResult, REPLObservation
 from repl_env.rlm import CallEnded, CallStarted
-from repl_env.rlm.budget.budget_limits import Spent
-from repl_env.rlm.events import (
+from repl_env.rlm.budget import Spent
+from repl_env.rlm.model_call import (
     AnyEvent,
     CellRan,
     CellStarted,

@@ -7,7 +7,7 @@ from pathlib import Path
 from repl_env.llm.base import Completion, ModelUsage
 from repl_env.models import CodeBlockResult, REPLObservation
 from repl_env.rlm import TrajectoryWriter
-from repl_env.rlm.events import CellRan, CellStarted, ModelReplied, RunStarted
+from repl_env.rlm.model_call import CellRan, CellStarted, ModelReplied, RunStarted
 
 
 def write_large(path: Path, events: int, body: int) -> Path:

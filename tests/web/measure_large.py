@@ -16,9 +16,9 @@ from pathlib import Path
 from playwright.sync_api import Browser, BrowserContext, Page
 from playwright.sync_api import TimeoutError as PageTimeout
 
-from repl_env.display.viewer.named_files import NamedFiles
-from repl_env.display.viewer.view_data import ViewData
-from repl_env.display.viewer.view_server import ViewServer
+from repl_env.display.files import NamedFiles
+from repl_env.display.pages import ViewServer
+from repl_env.display.viewer import ViewData
 from tests.web.browser import chromium
 from tests.web.large_runs import write_large
 

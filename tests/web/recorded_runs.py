@@ -13,7 +13,7 @@ from pathlib import Path
 from repl_env.evaluation import Evaluation, ResultsFile, RLMSolver, read_dataset
 from repl_env.llm.base import Completion, ModelUsage
 from repl_env.rlm import RLM, ScriptedModel
-from repl_env.rlm.budget.budget_limits import Price
+from repl_env.rlm.budget import Price
 
 QUESTION = (
     "Each line of `context` is a support ticket: `date | region | text`. In which region did the "

@@ -15,9 +15,9 @@ from pathlib import Path
 from PIL import Image
 from playwright.sync_api import Browser, Page, expect
 
-from repl_env.display.viewer.named_files import NamedFiles
-from repl_env.display.viewer.view_data import ViewData
-from repl_env.display.viewer.view_server import ViewServer
+from repl_env.display.files import NamedFiles
+from repl_env.display.pages import ViewServer
+from repl_env.display.viewer import ViewData
 from tests.web.browser import Watched, chromium
 from tests.web.recorded_runs import record_all
 

@@ -7,13 +7,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
-from repl_env.display.viewer.html_export import (
-    evaluation_page_data,
-    files_data,
-    trajectory_data,
-    write_page,
-)
-from repl_env.display.viewer.named_files import NamedFiles
+from repl_env.display.files import NamedFiles
+from repl_env.display.pages import evaluation_page_data, files_data, trajectory_data, write_page
 from repl_env.evaluation import read_results
 from repl_env.rlm import TrajectoryWriter
 from tests.web.hostile_runs import hostile_events

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from repl_env.display.viewer.recorded_episode import viewable
-from repl_env.storage.recordings import Recording
+from repl_env.display.viewer import viewable
+from repl_env.env.recordings import Recording
 from repl_sandbox import Limits
-from repl_server.auth.api_keys import new_key
+from repl_server.auth import new_key
 from tests.server.conftest import serving
 from tests.waiting import PATIENCE, eventually
 

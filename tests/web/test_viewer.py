@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from repl_env import LocalREPLEnv, Recorder
-from repl_env.display.viewer.recorded_episode import viewable
+from repl_env.display.viewer import viewable
 from repl_env.rlm import Trajectory, TrajectoryWriter
 from tests.web.hostile_runs import HOSTILE, hostile_events
 from tests.web.large_runs import write_large

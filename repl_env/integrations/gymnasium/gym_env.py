@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 
 import gymnasium
 
-from repl_env.common.argument_checks import one_of
-from repl_env.common.set_module import set_module
+from repl_env.common.display import set_module
+from repl_env.common.values import one_of
 from repl_env.integrations.gymnasium.gym_episodes import Actions, GymEpisodes, Tasks
 from repl_env.integrations.gymnasium.unicode_text import UnicodeText
 

@@ -8,10 +8,10 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
-from repl_env.common.argument_checks import at_least, one_of
-from repl_env.env.local_env import LocalREPLEnv
-from repl_env.env.vector.episode_rows import EpisodeRows, RowResult
+from repl_env.common.values import at_least, one_of
+from repl_env.env.rows import EpisodeRows, RowResult
 from repl_env.episode.observations import clip
+from repl_env.local import LocalREPLEnv
 from repl_env.models import REPLAction
 
 Request: TypeAlias = Mapping[str, Any]

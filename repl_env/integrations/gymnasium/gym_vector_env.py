@@ -11,8 +11,8 @@ from gymnasium.utils import seeding
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from repl_env.common.argument_checks import at_least
-from repl_env.common.set_module import set_module
+from repl_env.common.display import set_module
+from repl_env.common.values import at_least
 from repl_env.integrations.gymnasium.gym_env import (
     ACTION,
     OBSERVATION,

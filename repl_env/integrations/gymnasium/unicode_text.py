@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium.spaces import Text
 from gymnasium.vector.utils import read_from_shared_memory
 
-from repl_env.common.set_module import set_module
+from repl_env.common.display import set_module
 
 # Characters of a sample that nobody gave a length for.
 _SAMPLED = 100

@@ -6,7 +6,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from repl_sandbox.native import build, sources
+from repl_sandbox.native import build
+from repl_sandbox.native.library import MACHINES, file_name
 
 # The machines that the hub runs Spaces on.
 SPACES = "x86_64"
@@ -22,8 +23,8 @@ def libraries() -> Iterator[tuple[str, bytes]]:
         BuildError: it cannot be compiled.
         OSError: a file cannot be read.
     """
-    for machine in sources.MACHINES:
-        name = sources.file_name(machine)
+    for machine in MACHINES:
+        name = file_name(machine)
         if build.refusal(build.FOLDER / name, machine) is None:
             yield name, (build.FOLDER / name).read_bytes()
         elif machine == SPACES:

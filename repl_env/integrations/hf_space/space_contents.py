@@ -17,7 +17,14 @@ _MANIFEST = Path(__file__).parents[2] / "openenv.yaml"
 # Those that are made of a file `NAME.in` with values, those that are copied, and the wheels, of
 # which a Space has one.
 FILLED = ("README.md", "Dockerfile", "pyproject.toml")
-COPIED = ("__init__.py", "client.py", "models.py", "wheel_backend.py", _MANIFEST.name)
+COPIED = (
+    "__init__.py",
+    "client.py",
+    "models.py",
+    "wheel_backend.py",
+    "requirements.lock",
+    _MANIFEST.name,
+)
 WHEELS = "openenv_repl_env-*.whl"
 
 

@@ -23,7 +23,7 @@ from mcp_types import (
 from pydantic import ValidationError
 from pydantic_core import from_json
 
-from repl_env.common.json_values import explain_not_json
+from repl_env.common.values import explain_not_json
 
 
 class BadMessage(Exception):

@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import TypeAlias
 
-from repl_env.episode.session_effects import OnOutput
+from repl_env.episode.effects import OnOutput
 
 # Called with the seconds since the call began, and what there is to say.
 Report: TypeAlias = Callable[[float, str], Awaitable[None]]

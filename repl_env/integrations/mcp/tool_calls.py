@@ -14,7 +14,7 @@ from mcp_types import INVALID_PARAMS, CallToolResult
 from pydantic import ValidationError
 
 from repl_env.env.environment import REPLEnvironment
-from repl_env.episode.session_effects import OnOutput
+from repl_env.episode.effects import OnOutput
 from repl_env.errors import EpisodeAborted, EpisodeDone, NotReset
 from repl_env.integrations.mcp.mcp_messages import BadMessage
 from repl_env.integrations.mcp.mcp_tools import BY_NAME, Arguments, Execute, Reset, SubmitAnswer

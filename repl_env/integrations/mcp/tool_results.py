@@ -10,7 +10,7 @@ from typing import Any
 
 from mcp_types import CallToolResult, ContentBlock, ImageContent, TextContent
 
-from repl_env.common.json_values import replace_surrogates
+from repl_env.common.values import replace_surrogates
 from repl_env.models import CodeBlockResult, REPLObservation
 
 # Characters of an answer that are repeated when it ends the task.

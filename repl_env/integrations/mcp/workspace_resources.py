@@ -19,7 +19,7 @@ from mcp_types import (
     TextResourceContents,
 )
 
-from repl_env.common.json_values import replace_surrogates
+from repl_env.common.values import replace_surrogates
 from repl_env.errors import NotReset
 from repl_env.integrations.mcp.mcp_messages import BadMessage
 from repl_env.integrations.mcp.tool_calls import ToolCalls

@@ -9,10 +9,8 @@ from resources_servers.base_gymnasium import GymnasiumServer
 from resources_servers.base_gymnasium.base import extract_text
 
 from repl_env import AsyncLocalREPLEnv, EpisodeAborted
-from repl_env.common.set_module import set_module
-from repl_env.env.vector.chat_escaping import escaped
-from repl_env.env.vector.episode_rows import message_of
-from repl_env.env.vector.reply_actions import action_of_reply
+from repl_env.common.display import set_module
+from repl_env.env.rows import action_of_reply, escaped, message_of
 from repl_env.integrations.row_requests import request_of_row
 
 

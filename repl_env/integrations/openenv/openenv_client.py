@@ -7,7 +7,7 @@ from typing import Any
 from openenv.core.client_types import StepResult
 from openenv.core.env_client import EnvClient
 
-from repl_env.common.set_module import set_module
+from repl_env.common.display import set_module
 from repl_env.integrations.openenv.openenv_models import REPLAction, REPLObservation, REPLState
 from repl_env.models import showing
 

@@ -7,9 +7,9 @@ from typing import Any, cast
 from openenv.core.env_server import interfaces, types
 
 from repl_env import models
-from repl_env.common.set_module import set_module
+from repl_env.common.display import set_module
 from repl_env.env import environment
-from repl_env.env.assignable_attribute import of_inner
+from repl_env.env.attributes import of_inner
 from repl_env.episode.contexts import Given
 from repl_env.integrations.openenv.openenv_models import REPLAction, REPLObservation, REPLState
 from repl_env.interfaces import Transform

@@ -6,7 +6,7 @@ from openenv.core.env_server import types
 from pydantic import field_serializer
 
 from repl_env import models
-from repl_env.common.set_module import set_module
+from repl_env.common.display import set_module
 
 
 @set_module("repl_env.openenv")

@@ -7,8 +7,8 @@ from typing import Any, Self
 
 from rllm.environments.base.base_env import BaseEnv
 
-from repl_env.common.set_module import set_module
-from repl_env.env.vector.episode_rows import EpisodeRows
+from repl_env.common.display import set_module
+from repl_env.env.rows import EpisodeRows
 from repl_env.integrations.row_requests import request_of_row
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from skyrl_gym.envs.base_text_env import BaseTextEnv, BaseTextEnvStepOutput
 
-from repl_env.common.set_module import set_module
-from repl_env.env.vector.episode_rows import EpisodeRows, RowResult
+from repl_env.common.display import set_module
+from repl_env.env.rows import EpisodeRows, RowResult
 from repl_env.integrations.row_requests import request_of_row
 
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         get_args,
         make_mlgym,
     )
+    from repl_env.integrations.torchrl.reward_signals import log_masked_share
     from repl_env.integrations.torchrl.tool_transform import REPLToolTransform
 
 _NAMES_BY_MODULE = {
@@ -49,6 +50,7 @@ _NAMES_BY_MODULE = {
         "make_mlgym",
     ),
     "repl_env.integrations.torchrl.chat.task_primer": ("TaskPrimer",),
+    "repl_env.integrations.torchrl.reward_signals": ("log_masked_share",),
     "repl_env.integrations.torchrl.tool_transform": ("REPLToolTransform",),
 }
 
@@ -70,6 +72,7 @@ __all__ = [
     "TaskSampler",
     "TemplateTransform",
     "get_args",
+    "log_masked_share",
     "make_mlgym",
 ]
 

@@ -14,7 +14,8 @@ import torch
 from tensordict import TensorDictBase
 from torchrl.data import Categorical, Composite, TensorSpec, Unbounded
 
-from repl_env.env.vector.episode_rows import RowResult
+from repl_env.common.display import set_module
+from repl_env.env.rows import RowResult
 
 _ENDINGS = ("done", "terminated", "truncated")
 
@@ -70,6 +71,24 @@ def set_stepped(
         ended = column([bool(row and getattr(row, name)) for row in last], torch.bool)
         before = tensordict.get(name, None)
         tensordict.set(name, ended if before is None else before | ended)
+
+
+@set_module("repl_env.integrations.torchrl")
+def log_masked_share(batch: TensorDictBase) -> dict[str, Any]:
+    """Return the share of the batch's ended episodes that are masked, for TorchRL's logs.
+
+    ```python
+    trainer.register_op("pre_steps_log", log_masked_share)
+    ```
+    Without ended episodes it is the share of the steps.
+    """
+    after = batch["next"]
+    masked, done = after.get("masked", None), after["done"]
+    if masked is None:
+        masked = after["mask"]  # of `make_mlgym`
+    counted = masked[done] if bool(done.any()) else masked.flatten()
+    share = float(counted.float().mean()) if counted.numel() else 0.0
+    return {"masked_share": share, "log_pbar": True}
 
 
 def _with(spec: Composite, name: str, make: Callable[[Any, Any], TensorSpec]) -> Composite:

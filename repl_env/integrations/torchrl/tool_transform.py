@@ -10,10 +10,8 @@ from torch import Tensor
 from torchrl.data import Composite
 from torchrl.envs.llm.transforms.tools import ToolTransformBase
 
-from repl_env.common.set_module import set_module
-from repl_env.env.local_env import LocalREPLEnv
-from repl_env.env.vector.chat_escaping import template_tokens
-from repl_env.env.vector.episode_rows import EpisodeRows, RowResult
+from repl_env.common.display import set_module
+from repl_env.env.rows import EpisodeRows, RowResult, template_tokens
 from repl_env.integrations.torchrl.chat.chat_env import REPLChatEnv
 from repl_env.integrations.torchrl.data.dataset_columns import (
     LABELS,
@@ -34,6 +32,7 @@ from repl_env.integrations.torchrl.reward_signals import (
     with_marks,
     with_rewards,
 )
+from repl_env.local import LocalREPLEnv
 
 
 @set_module("repl_env.integrations.torchrl")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from repl_env.common.set_module import set_module
+from repl_env.common.display import set_module
 
 # Before the model's own template: calls become fences in the reply's text, and what they came to
 # becomes a message of the user's. TRL asks a template to show a call of any name whole.

@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from repl_env.common.set_module import set_module
+from repl_env.common.display import set_module
 
 # Columns that `Rollouts` adds to a batch, for reward functions to read.
 REWARD_COLUMN = "episode_reward"
@@ -23,6 +23,12 @@ Rewards = Sequence[float | None]
 def episode_reward(episode_reward: Rewards, **_: Any) -> list[float | None]:
     """The rewards of episodes that a `rollout_func` of ours played; None for masked ones."""
     return list(episode_reward)
+
+
+def log_masked_share(trainer: Any, share: float) -> None:
+    """Add the masked share of a batch to the metrics that `trainer` logs."""
+    mode = "train" if trainer.model.training else "eval"
+    trainer._metrics[mode]["masked_share"].append(share)
 
 
 @set_module("repl_env.integrations.trl")

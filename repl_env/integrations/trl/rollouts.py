@@ -12,13 +12,16 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from repl_env.common.set_module import set_module
-from repl_env.concurrency.thread_pool import ThreadPool
-from repl_env.env.vector.chat_escaping import template_tokens
-from repl_env.env.vector.episode_rows import EpisodeRows, RowResult
+from repl_env.common.display import set_module
+from repl_env.common.threads import ThreadPool
+from repl_env.env.rows import EpisodeRows, RowResult, template_tokens
 from repl_env.integrations.trl.conversation_text import BetweenReplies
 from repl_env.integrations.trl.dataset_rows import columns_of, request_of
-from repl_env.integrations.trl.reward_functions import MASKED_COLUMN, REWARD_COLUMN
+from repl_env.integrations.trl.reward_functions import (
+    MASKED_COLUMN,
+    REWARD_COLUMN,
+    log_masked_share,
+)
 from repl_sandbox.errors import SandboxError
 
 _opener = ThreadPool(1, "repl-trl-reset")
@@ -122,6 +125,7 @@ class Rollouts:
                 elif reply is not None:
                     rollout.masked, rollout.active = True, False
         self.seconds += time.monotonic() - start
+        log_masked_share(trainer, sum(each.masked for each in rollouts) / len(rollouts))
         return _outputs(rollouts)
 
     def close(self) -> None:

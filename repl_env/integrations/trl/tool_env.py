@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
-from repl_env.common.set_module import set_module
-from repl_env.concurrency.thread_pool import ThreadPool
-from repl_env.env.local_env import LocalREPLEnv, Result
-from repl_env.env.vector.chat_escaping import escaped
-from repl_env.env.vector.episode_rows import message_of
+from repl_env.common.display import set_module
+from repl_env.common.threads import ThreadPool
+from repl_env.env.async_episode import Result
+from repl_env.env.rows import escaped, message_of
 from repl_env.errors import EpisodeAborted
 from repl_env.integrations.trl.dataset_rows import columns_of, request_of
+from repl_env.local import LocalREPLEnv
 from repl_env.models import REPLAction, action_of
 from repl_sandbox.errors import SandboxError
 
@@ -41,7 +41,7 @@ class REPLToolEnv:
         timeout_s: seconds of execution for one cell; None: the sandbox's limit.
         template_tokens: texts that must not stand in what the model is shown, beside those of
             published chat templates:
-            `repl_env.env.vector.chat_escaping.template_tokens(tokenizer)`.
+            `repl_env.env.rows.template_tokens(tokenizer)`.
         arguments: those of `LocalREPLEnv`; `rubric` scores.
 
     Raises:

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from repl_env.common.set_module import set_module
-from repl_env.integrations.trl.reward_functions import MASKED_COLUMN
+from repl_env.common.display import set_module
+from repl_env.integrations.trl.reward_functions import MASKED_COLUMN, log_masked_share
 
 try:
     from trl import GRPOTrainer
@@ -29,7 +29,8 @@ class REPLGRPOTrainer(GRPOTrainer):
     TRL gives a rollout without a reward the advantage 0, but goes on to count it in the mean of
     the loss, so that each masked rollout makes the update smaller; and with `beta` its divergence
     is trained on. Here its tokens are masked, and the mean is over the others. The arguments are
-    those of `GRPOTrainer`, with `environment_factory=REPLToolEnv` or a `rollout_func` of ours.
+    those of `GRPOTrainer`, with `environment_factory=REPLToolEnv` or a `rollout_func` of ours. The
+    logs have the `masked_share` of the rollouts.
     """
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -40,6 +41,8 @@ class REPLGRPOTrainer(GRPOTrainer):
             masked = [bool(each.get(MASKED_COLUMN)) for each in inputs]
         included = ~torch.tensor(masked, device=output["completion_mask"].device)
         everywhere = self.accelerator.gather(included)
+        if self.environments:  # a `rollout_func` of ours logs it itself
+            log_masked_share(self, 1 - float(everywhere.float().mean()))
         if not everywhere.all():
             self._leave_out(output, included, int(everywhere.sum()), len(everywhere))
         return output

@@ -8,10 +8,8 @@ import verifiers.v1 as vf
 from pydantic import model_validator
 
 from repl_env import RLM_SYSTEM_PROMPT_SHORT, REPLObservation, StepResult
-from repl_env.common.set_module import set_module
-from repl_env.env.vector.chat_escaping import escaped
-from repl_env.env.vector.episode_rows import message_of
-from repl_env.env.vector.reply_actions import action_of_reply
+from repl_env.common.display import set_module
+from repl_env.env.rows import action_of_reply, escaped, message_of
 from repl_env.integrations.verifiers.record import EpisodeRecord
 from repl_env.integrations.verifiers.sessions import Episode, SessionConfig, infrastructure
 from repl_env.integrations.verifiers.task_request import question_of, request_of, turns_of

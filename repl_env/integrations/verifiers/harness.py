@@ -14,14 +14,14 @@ from pydantic import Field
 from verifiers.v1.dialects.chat import message_to_wire
 
 from repl_env import ModelError
-from repl_env.common.set_module import set_module
+from repl_env.common.display import set_module
 from repl_env.integrations.verifiers.record import EpisodeRecord
 from repl_env.integrations.verifiers.sessions import SessionConfig, infrastructure
 from repl_env.integrations.verifiers.task_request import REPLData, question_of, request_of
 from repl_env.models import DEFAULT_MAX_ITERATIONS
+from repl_env.prompts import RLM_SYSTEM_PROMPT, RLM_SYSTEM_PROMPT_SHORT
 from repl_env.rlm import RLM, Budget, ModelRequest, OpenAIModel, RequestGate, RLMRunResult
-from repl_env.rlm.events import AnyEvent, CellRan
-from repl_env.rlm.prompt_templates import RLM_SYSTEM_PROMPT, RLM_SYSTEM_PROMPT_SHORT
+from repl_env.rlm.model_call import AnyEvent, CellRan
 
 _DONE = vf.ProgramResult(exit_code=0, stdout="", stderr="")
 # verifiers limits the rollouts in flight itself.

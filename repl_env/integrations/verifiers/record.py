@@ -8,7 +8,7 @@ import verifiers.v1 as vf
 from pydantic import BaseModel, Field
 
 from repl_env import REPLObservation, StepResult
-from repl_env.common.set_module import set_module
+from repl_env.common.display import set_module
 
 KEY = "repl_env"
 

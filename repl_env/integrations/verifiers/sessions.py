@@ -11,7 +11,7 @@ import verifiers.v1 as vf
 from pydantic_config import BaseConfig
 
 from repl_env import AsyncLocalREPLEnv, EpisodeAborted, REPLEnv, SandboxError, ServerError
-from repl_env.common.set_module import set_module
+from repl_env.common.display import set_module
 
 Episode: TypeAlias = AsyncLocalREPLEnv | REPLEnv
 

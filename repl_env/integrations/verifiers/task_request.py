@@ -8,7 +8,7 @@ from typing import Any
 import verifiers.v1 as vf
 from pydantic import Field, JsonValue, model_validator
 
-from repl_env.common.set_module import set_module
+from repl_env.common.display import set_module
 from repl_env.integrations.verifiers.record import EpisodeRecord
 from repl_env.models import DEFAULT_MAX_ITERATIONS
 

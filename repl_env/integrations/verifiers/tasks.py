@@ -8,7 +8,7 @@ from pathlib import Path
 import verifiers.v1 as vf
 from pydantic import Field
 
-from repl_env.common.set_module import set_module
+from repl_env.common.display import set_module
 from repl_env.integrations.verifiers.record import EpisodeRecord
 from repl_env.integrations.verifiers.task_request import REPLData, REPLState
 from repl_env.integrations.verifiers.toolset_config import REPLToolsetConfig

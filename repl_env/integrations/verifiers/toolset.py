@@ -11,8 +11,7 @@ import asyncio
 import verifiers.v1 as vf
 
 from repl_env import EpisodeAborted, EpisodeDone, REPLAction, REPLObservation, StepResult
-from repl_env.env.vector.chat_escaping import escaped
-from repl_env.env.vector.episode_rows import message_of
+from repl_env.env.rows import escaped, message_of
 from repl_env.integrations.verifiers.sessions import LOST_SESSION_ERRORS, Episode
 from repl_env.integrations.verifiers.task_request import (
     REPLState,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import verifiers.v1 as vf
 
-from repl_env.common.set_module import set_module
+from repl_env.common.display import set_module
 from repl_env.integrations.verifiers.sessions import SessionConfig
 
 

@@ -12,9 +12,8 @@ from verl.tools.base_tool import BaseTool
 from verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse
 
 from repl_env import AsyncLocalREPLEnv, EpisodeAborted, EpisodeDone, NotReset, REPLAction
-from repl_env.common.set_module import set_module
-from repl_env.env.vector.chat_escaping import escaped
-from repl_env.env.vector.episode_rows import message_of
+from repl_env.common.display import set_module
+from repl_env.env.rows import escaped, message_of
 from repl_env.integrations.row_requests import request_of_row
 
 _SCHEMA = {

@@ -1,8 +1,9 @@
 """Mount view of a session: its file system.
 
 Covers: a read-only root with the interpreter, its libraries and a synthetic /etc and /dev; private
-/tmp, /workspace and /dev/shm of limited size; /proc with the session's own processes. Does not
-cover: kernel bugs (seccomp), network (namespaces), memory of a tmpfs beyond its size.
+/tmp (which is /var/tmp too), /workspace and /dev/shm of limited size; terminals in /dev/pts; /proc
+with the session's own processes. Does not cover: kernel bugs (seccomp), network (namespaces),
+memory of a tmpfs beyond its size.
 
 The zygote stages the root once, in a mount namespace of its own into which it then pivots. A
 session starts in a copy of that view and adds only its private mounts. No path leads from there to
@@ -19,28 +20,50 @@ from contextlib import contextmanager
 
 from ..native import libc
 from ..native.libc import call
-from ..native.steps import Rows, perform
-from .recipe import recipe_slots
+from ..native.library import Rows, perform
+from . import slots
 
 WORKSPACE = "/workspace"
-PRIVATE = ("/tmp", WORKSPACE, "/dev/shm")
+TEMPORARY = "/tmp"
+FILE_SYSTEMS = (TEMPORARY, WORKSPACE, "/dev/shm")
+PRIVATE = (*FILE_SYSTEMS, "/var/tmp")
 
 # A tmpfs file costs kernel memory besides its size; this limits that to some 64 MiB a mount.
 _INODES = 65_536
 _INODE_SIZE = 1 << 10  # with its name: shmem_inode_cache has 0.7 KiB, a dentry 0.2
+_TERMINALS = "/dev/pts"
+# Of the 3,072 that the kernel has for all mounts but the host's (sysctl kernel.pty). Each takes 30
+# KiB of its memory, and up to 128 KiB of what nobody reads.
+_MAX_TERMINALS = 32
 # Place in the template for directories below a private mount, which hides them in each session.
 _ASIDE = "/run/aside"
 _SHM_SIZE = 64 << 20  # as in container engines
 _SCRATCH = 256 << 20  # for modules that write when imported; the size of a workspace
 
 _DEVICES = ("null", "zero", "full", "random", "urandom")
-_DEVICE_LINKS = {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}
+_DEVICE_LINKS = {
+    "ptmx": "pts/ptmx",
+    "fd": "/proc/self/fd",
+    "stdin": "fd/0",
+    "stdout": "fd/1",
+    "stderr": "fd/2",
+}
 
 # Top-level entries of a system that are links into /usr, or directories where /usr is not merged.
 _SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 
-# Read by the dynamic loader, fontconfig, matplotlib and Debian's BLAS; none identifies the host.
-_ETC = ("alternatives", "fonts", "ld.so.cache", "matplotlibrc", "localtime", "mime.types")
+# Read by the dynamic loader, fontconfig, matplotlib, Debian's BLAS, pip and agents' tools. None
+# identifies the host: /usr shows its distribution too.
+_ETC = (
+    "alternatives",
+    "debian_version",
+    "fonts",
+    "ld.so.cache",
+    "localtime",
+    "matplotlibrc",
+    "mime.types",
+    "os-release",
+)
 _MAX_ETC = 4 << 20  # the largest, ld.so.cache, has some 30 KiB, on a full desktop 300
 _ETC_FILES = {
     "passwd": "root:x:0:0:root:/root:/usr/sbin/nologin\nuser:x:1000:1000:user:/workspace:/bin/sh\n",
@@ -78,9 +101,9 @@ def stage(binds: Mapping[str, str], links: Mapping[str, str]) -> None:
 
 def _fill(binds: Mapping[str, str]) -> None:
     root = "/root"
-    for directory in ("proc", "dev", "etc", "usr", "var/tmp", "root", "home"):
+    for directory in ("proc", "dev", "etc", "usr", "root", "home"):
         os.makedirs(f"{root}/{directory}")
-    for path in PRIVATE:
+    for path in (*PRIVATE, _TERMINALS):
         os.makedirs(root + path, exist_ok=True)
     _bind("/usr", "/usr")
     for name in _SYSTEM:
@@ -202,8 +225,8 @@ def uncover_rows(covered: Mapping[str, str]) -> Rows:
                 yield call("mkdirat", libc.AT_FDCWD, target, 0o777)
             else:
                 flags = os.O_CREAT | os.O_CLOEXEC
-                yield call("openat", libc.AT_FDCWD, target, flags, 0o444, keeps=recipe_slots.OPENED)
-                yield call("close", recipe_slots.OPENED)
+                yield call("openat", libc.AT_FDCWD, target, flags, 0o444, keeps=slots.OPENED)
+                yield call("close", slots.OPENED)
         shown = (*shown, f"{path}/")
         yield call("mount", source.encode(), target, b"", libc.MS_BIND | libc.MS_REC, 0)
 
@@ -216,7 +239,7 @@ def _above(path: str) -> list[str]:
 
 def capacity(workspace_size: int) -> int:
     """Return the most memory that the private mounts can use, including files of no size."""
-    inodes = len(PRIVATE) * _INODES * _INODE_SIZE
+    inodes = len(FILE_SYSTEMS) * _INODES * _INODE_SIZE
     return 2 * workspace_size + _SHM_SIZE + inodes
 
 
@@ -231,3 +254,12 @@ def mount_private_rows(workspace_size: int, owner: int) -> Rows:
         options = f"mode={mode},size={size},{inside}".encode()
         flags = libc.MS_NOSUID | libc.MS_NODEV
         yield call("mount", b"tmpfs", path.encode(), b"tmpfs", flags, options)
+    # Tools of agents leave programs there that have to outlive a command.
+    yield call("mount", b"/tmp", b"/var/tmp", b"", libc.MS_BIND, 0)
+
+
+def mount_terminals_rows(owner: int) -> Rows:
+    """Return the rows that mount the session's own terminals, none yet: devpts, pts(4)."""
+    options = f"newinstance,ptmxmode=0666,mode=620,gid={owner},max={_MAX_TERMINALS}".encode()
+    flags = libc.MS_NOSUID | libc.MS_NOEXEC
+    yield call("mount", b"devpts", _TERMINALS.encode(), b"devpts", flags, options)

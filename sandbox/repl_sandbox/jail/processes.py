@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable, Container, Iterable, Iterator
+from contextlib import suppress
 from errno import EINVAL, ENOSYS, EPERM
 
 from ..native import libc
 from ..native.libc import call
-from ..native.steps import Rows, perform
+from ..native.library import Rows, perform
 from . import reserved_descriptors
 
 
@@ -134,6 +136,46 @@ def stop_all(members: Callable[[], Iterable[int]]) -> set[int]:
 _MAX_ROUNDS = 100
 
 
+def end_all(members: Callable[[], Iterable[int]], measured: int = 0) -> tuple[float, bool]:
+    """Kill `members`, read again until it names none, and reap the children of this process there.
+
+    Return the CPU seconds of child `measured`, 0 if it was not among them, and whether none is
+    left: processes that `members` spares may make others without end. A dead process whose parent
+    is spared cannot be reaped here; `members` must not name it.
+    """
+    cpu = 0.0
+    for _ in range(_MAX_ENDINGS):
+        killed = stop_all(members)
+        if not killed:
+            return cpu, True
+        for pid in killed:
+            _signal(pid, signal.SIGKILL)
+        seconds, reaped = _reap(killed, measured)
+        cpu += seconds
+        if not reaped:
+            time.sleep(_PAUSE)
+    return cpu, False
+
+
+# Rounds of killing, and seconds between two if no child of this process died in the first: the
+# kernel may be freeing the memory of a grandchild.
+_MAX_ENDINGS, _PAUSE = 100, 0.002
+
+
+def _reap(killed: set[int], measured: int) -> tuple[float, bool]:
+    """Wait for the children of this process among `killed`, also those that become children by the
+    death of others; return the CPU seconds of `measured`, and whether there were any.
+    """
+    cpu, left = 0.0, set(killed)
+    while ended := left.intersection(children()):
+        for pid in ended:
+            _, _, usage = os.wait4(pid, 0)
+            if pid == measured:
+                cpu = usage.ru_utime + usage.ru_stime
+        left -= ended
+    return cpu, len(left) < len(killed)
+
+
 def _signal(pid: int, number: int) -> None:
     try:
         os.kill(pid, number)
@@ -198,18 +240,55 @@ def cpu_seconds(pids: Iterable[int]) -> float:
     return sum(map(_ticks, pids)) / os.sysconf("SC_CLK_TCK")
 
 
-# proc_pid_stat(5), counted after the name: utime, stime, cutime, cstime.
-_CPU_FIELDS = slice(11, 15)
+# proc_pid_stat(5), counted after the name: state; utime, stime, cutime, cstime.
+_STATE, _CPU_FIELDS = 0, slice(11, 15)
 
 
 def _ticks(pid: int) -> int:
+    return sum(map(int, _stat(pid)[_CPU_FIELDS]))
+
+
+def _stat(pid: int) -> list[bytes]:
+    """Return the fields of /proc/PID/stat after the name, none if there is no such process."""
     try:
         with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
             # The name comes second, in parentheses, and may contain any byte.
-            fields = file.read().rpartition(b") ")[2].split()
+            return file.read().rpartition(b") ")[2].split()
     except OSError:
-        return 0
-    return sum(map(int, fields[_CPU_FIELDS]))
+        return []
+
+
+def is_alive(pid: int) -> bool:
+    """Return whether process `pid` exists and has not ended yet."""
+    return _stat(pid)[_STATE : _STATE + 1] not in ([], [b"Z"], [b"X"])
+
+
+class Attention:
+    """Tells a process that does something else from one that a busy machine does not run.
+
+    An awaited process runs, or waits for a processor or a disk, until it has done its part. A
+    process that rests again and again, or uses much CPU time, will not do it.
+    """
+
+    def __init__(self, pid: int, rests: int, cpu: float) -> None:
+        """`rests`: the number of looks that may find it at rest; `cpu`: the CPU seconds that it
+        may use.
+        """
+        self.pid = pid
+        self._rests = rests
+        self._ticks = _ticks(pid) + int(cpu * os.sysconf("SC_CLK_TCK"))
+
+    def is_elsewhere(self) -> bool:
+        """Look once; return whether the process has used up what it may."""
+        fields = _stat(self.pid)
+        if not fields:
+            return True
+        self._rests -= fields[_STATE] in _AT_REST
+        return self._rests < 0 or sum(map(int, fields[_CPU_FIELDS])) > self._ticks
+
+
+# Asleep, stopped, or ended.
+_AT_REST = (b"S", b"T", b"Z", b"X")
 
 
 def children() -> list[int]:
@@ -237,3 +316,20 @@ def _one_child() -> list[int]:
 def thread_count() -> int:
     """Return the number of threads of this process, including those of C libraries."""
     return os.stat("/proc/self/task").st_nlink - 2
+
+
+# Threads of preloaded libraries that may stay in a template: each waits for work that a template
+# never has, and holds no lock meanwhile, so that a fork may lack it.
+_IDLE_THREADS = {"polars-ooc-clea": "polars: it removes files of data that exceeded the memory"}
+
+
+def other_threads() -> list[str]:
+    """Return the kernel's names of this process's threads, but the first and those of the table."""
+    if thread_count() == 1:
+        return []
+    names = []
+    for task in os.listdir("/proc/self/task"):
+        if int(task) != os.getpid():
+            with suppress(OSError), open(f"/proc/self/task/{task}/comm", encoding="utf-8") as file:
+                names.append(file.read().strip())
+    return [name for name in names if name not in _IDLE_THREADS]

@@ -12,9 +12,9 @@ import resource
 import struct
 from errno import EINVAL, EPERM
 
-from ..native import process_forks
+from ..native import forks
 from ..native.libc import call
-from ..native.steps import Rows
+from ..native.library import Rows
 
 # Names as in setrlimit(2); 0 for resources that a session does not need.
 _NONE = {"MSGQUEUE": 0, "NICE": 0, "RTPRIO": 0, "MEMLOCK": 0}
@@ -24,7 +24,9 @@ _CORE = {"CORE": 1}
 # Timers and queued signals, which the kernel counts by user: an ordinary user's session could use
 # up all that the user's own programs may have.
 _SIGNALS = {"SIGPENDING": 4096}
-# CPython's own recursion limit stays well inside this, and threads take it from address space.
+# CPython's own recursion limit stays well inside this, and threads take it from address space. Code
+# may raise it as far as the host could, as programs with deep recursion do first of all: a stack's
+# pages are memory of the session like others.
 _STACK = {"STACK": 8 << 20}
 # Descriptors reserved for a worker that takes over: its two sockets, and one to reopen files. The
 # soft limit keeps code from using them by accident.
@@ -63,11 +65,11 @@ _MAX_PROCESSES = 1 << 20
 
 def _forks_under(limit: int) -> bool:
     """Return whether a process of this user may fork under a limit of `limit`; tried in a child."""
-    child = process_forks.fork()
+    child = forks.fork()
     if child == 0:
         try:
             resource.setrlimit(resource.RLIMIT_NPROC, (limit, limit))
-            if process_forks.fork() == 0:
+            if forks.fork() == 0:
                 os._exit(0)
         except (OSError, ValueError):
             os._exit(1)
@@ -79,7 +81,8 @@ def plan(limits: dict[str, int]) -> list[tuple[int, tuple[int, int]]]:
     """Return arguments of setrlimit(2) for `limits` (without RLIMIT_) and the constant limits.
 
     CPU is soft at its value (SIGXCPU) and hard a second later (SIGKILL), NOFILE soft `SPARE_FILES`
-    below its value; for all others both are equal. None exceeds the limits of this process.
+    below its value, STACK soft only; for all others both are equal. None exceeds the limits of this
+    process.
     """
     rows = []
     for name, value in {**_NONE, **_CORE, **_SIGNALS, **_STACK, **limits}.items():
@@ -90,6 +93,8 @@ def plan(limits: dict[str, int]) -> list[tuple[int, tuple[int, int]]]:
             value, ceiling = min(value, hard), min(ceiling, hard)
         if name == "NOFILE":
             value -= SPARE_FILES
+        if name == "STACK":
+            ceiling = hard
         rows.append((number, (value, ceiling)))
     return rows
 

@@ -16,14 +16,23 @@ import fcntl
 import os
 import stat
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 
 WORKSPACE = "workspace"
 TEMPORARY = "tmp"
+# Empty: pytest looks for its configuration in all directories above the tests, where files of the
+# host that cannot be read would end it, and goes no further than this one.
+_LAST_CONFIGURATION = "pytest.ini"
 
 _PREFIX = "repl-sandbox-"
+BRANCH = "branch-"
+# Branches of branches whose directories are below those of the branch that they were made of. Each
+# is under a ruleset more, of which the kernel stacks sixteen.
+_MAX_NESTED = 12
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# The clock of the last tick, by which files are dated: CLOCK_REALTIME_COARSE of clock_gettime(2).
+_COARSE = 5
 # A file costs more than its data; the number equals that of the private mounts in other tiers.
 _MAX_FILES = 65_536
 _BLOCK = 512  # unit of st_blocks, stat(2)
@@ -31,6 +40,30 @@ _DEEPEST = 64  # a walk takes a descriptor for each level
 _TOO_MUCH = 1 << 62
 _ATTEMPTS = 1000  # to remove directories that session code closes or fills again: see `_open_base`
 _AGAIN = (errno.EACCES, errno.EPERM, errno.ENOTEMPTY)
+
+
+def branch_directory(parent: str, number: int) -> str:
+    """Return the path of the directory of branch `number`: below that of `parent`, which copies its
+    files there. It has a workspace and temporary files, as a session's directory.
+    """
+    if nesting(parent) > _MAX_NESTED:
+        parent = parent.rpartition("/")[0]
+    return f"{parent}/{BRANCH}{number}"
+
+
+def nesting(folder: str) -> int:
+    """Return how many branches the directory `folder` of a branch is inside of, itself included."""
+    return folder.count(f"/{BRANCH}")
+
+
+def is_protected(folder: str) -> bool:
+    """Return whether the branch whose directory is `folder` may be kept to it."""
+    return nesting(folder) <= _MAX_NESTED
+
+
+def is_of_branch(name: str) -> bool:
+    """Return whether `name` is that of a directory of branches."""
+    return name.startswith(BRANCH)
 
 
 def make_base(place: str) -> str:
@@ -61,25 +94,126 @@ def make(folder: str, owner: int | None) -> None:
     _make_contents(folder, owner)
 
 
-def clear(folder: str, owner: int | None, others: Sequence[str] = ()) -> None:
-    """Remove all content of `folder`; its own two directories and `others` are emptied and kept.
+def clear(
+    folder: str, owner: int | None, emptied: Collection[str], others: Collection[str]
+) -> None:
+    """Remove all content of `folder` but the directories `others`, and `emptied`, which are
+    emptied, and the directories on the way there.
 
-    All these stay the same directories: running processes work in them, and the ruleset that the
+    Those stay the same directories: running processes work in them, and the ruleset that the
     snapshots of a worker have for life refers to this `folder`, not to a new one of the same name.
     """
     base, _, name = folder.rpartition("/")
-    _insist(lambda: _clear(base, name, {WORKSPACE, TEMPORARY, *others}))
+    _insist(lambda: _clear(base, name, emptied, others))
     os.chmod(folder, 0o700)
     _make_contents(folder, owner)
+
+
+def make_room(
+    folder: str, limit: int, others: Collection[str], restored: float = float("inf")
+) -> list[str] | None:
+    """Remove files below `folder` until all take at most `limit` bytes, the last changed first;
+    a file that has room once the others are gone stays.
+
+    Files that changed at `restored` nanoseconds or later have got an earlier content back, and go
+    last. The directories `others` below `folder` are left as they are; if they alone exceed the
+    limit, nothing is removed. The time of a change is the kernel's, which code cannot set. Returns
+    the paths of the removed files; None if there are too many to choose among.
+    """
+    try:
+        if use(folder, limit) <= limit:
+            return []
+        if use(folder, _TOO_MUCH - 1) >= _TOO_MUCH:  # too many, or too deep
+            return None
+        fd = _open_folder(folder)
+        try:
+            files = sorted(_files(fd, restored))
+            if sum(size for *_, size, path in files if is_below(path, others)) > limit:
+                return []
+            return _remove_latest(folder, fd, limit, files, others)
+        finally:
+            os.close(fd)
+    except OSError:  # the code has closed or replaced a directory
+        return None
+
+
+def is_below(path: str, folders: Iterable[str]) -> bool:
+    """Return whether `path` is in one of `folders`."""
+    return any(path.startswith(f"{folder}/") for folder in folders)
+
+
+def _open_folder(folder: str) -> int:
+    base, _, name = folder.rpartition("/")
+    base_fd = _open_base(base)
+    try:
+        return _open(base_fd, name)
+    finally:
+        os.close(base_fd)
+
+
+def await_tick() -> int:
+    """Return the time, in nanoseconds, once no file can have changed at that time yet."""
+    before = time.clock_gettime_ns(_COARSE)
+    while (now := time.clock_gettime_ns(_COARSE)) <= before:
+        time.sleep(0.001)
+    return now
+
+
+def _remove_latest(
+    folder: str,
+    fd: int,
+    limit: int,
+    files: list[tuple[bool, int, int, str]],
+    others: Collection[str],
+) -> list[str] | None:
+    """Remove the last of `files` until the limit is kept; as of `make_room`."""
+    own = [(size, path) for *_, size, path in files if not is_below(path, others)]
+    needed = _latest(own, use(folder, _TOO_MUCH - 1) - limit)
+    # If a file has grown meanwhile, the others follow.
+    going = set(needed)
+    rest = [path for _, path in reversed(own) if path not in going]
+    removed: list[str] = []
+    for path in (*needed, *rest):
+        if len(removed) >= len(needed) and use(folder, limit) <= limit:
+            break
+        name, above = _opened_above(fd, path)
+        try:
+            os.unlink(name, dir_fd=above)
+        finally:
+            os.close(above)
+        removed.append(path)
+    return removed if use(folder, limit) <= limit else None
+
+
+def _latest(files: list[tuple[int, str]], excess: int) -> list[str]:
+    """Return which of `files`, sizes and paths from the earliest to the latest, have to go so that
+    they take `excess` bytes less: the latest, but none that has room once the others are gone.
+    """
+    chosen = []
+    for size, path in reversed(files):
+        if excess <= 0:
+            break
+        chosen.append((size, path))
+        excess -= size
+    removed = []
+    for size, path in reversed(chosen):
+        if excess + size <= 0:
+            excess += size
+        else:
+            removed.append(path)
+    return removed[::-1]
 
 
 def _make_contents(folder: str, owner: int | None) -> None:
     for path in (f"{folder}/{WORKSPACE}", f"{folder}/{TEMPORARY}"):
         with suppress(FileExistsError):
             os.mkdir(path, 0o700)
-    for path in (folder, f"{folder}/{WORKSPACE}", f"{folder}/{TEMPORARY}"):
+    last = f"{folder}/{_LAST_CONFIGURATION}"
+    with suppress(FileExistsError):
+        os.close(os.open(last, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    for path in (folder, f"{folder}/{WORKSPACE}", f"{folder}/{TEMPORARY}", last):
         if owner is not None:
-            os.chown(path, owner, owner)
+            os.chown(path, owner, owner, follow_symlinks=False)
 
 
 def remove(folder: str, seconds: float = float("inf")) -> bool:
@@ -120,24 +254,66 @@ def _remove(base: str, name: str, until: float, excluded: Collection[str] = ()) 
             if each.partition(".")[0] == name and each not in excluded
         ]:
             for each in found:
-                _empty(base_fd, each, name, until)
+                _empty(base_fd, each, (base_fd, name), until)
                 os.rmdir(each, dir_fd=base_fd)
     finally:
         os.close(base_fd)
 
 
-def _clear(base: str, name: str, emptied: set[str]) -> None:
+def _files(folder: int, restored: float) -> Iterator[tuple[bool, int, int, str]]:
+    """Yield if it was not restored, the time of change, the size and the path of each file below
+    directory `folder`.
+    """
+    pending = os.listdir(folder)
+    while pending:
+        path = pending.pop()
+        name, above = _opened_above(folder, path)
+        try:
+            status = os.stat(name, dir_fd=above, follow_symlinks=False)
+            if not stat.S_ISDIR(status.st_mode):
+                changed, size = status.st_ctime_ns, status.st_blocks * _BLOCK
+                yield changed < restored, changed, size, path
+                continue
+            fd = _open(above, name)
+            try:
+                pending += [f"{path}/{each}" for each in os.listdir(fd)]
+            finally:
+                os.close(fd)
+        finally:
+            os.close(above)
+
+
+def _opened_above(folder: int, path: str) -> tuple[str, int]:
+    """Return the last name of `path`, and a descriptor of its directory below `folder`."""
+    *above, name = path.split("/")
+    fd = os.dup(folder)
+    for each in above:
+        try:
+            inner = _open(fd, each)
+        finally:
+            os.close(fd)
+        fd = inner
+    return name, fd
+
+
+def _clear(base: str, name: str, emptied: Collection[str], others: Collection[str]) -> None:
     never = float("inf")
     base_fd = _open_base(base)
     try:
         fd = _open(base_fd, name)
         try:
-            for each in emptied & {*os.listdir(fd)}:
-                with suppress(NotADirectoryError):  # the code has replaced it
-                    _empty(fd, each, name, never)
+            for path in emptied:
+                # The code may have removed or replaced it.
+                with suppress(FileNotFoundError, NotADirectoryError):
+                    last, above = _opened_above(fd, path)
+                    try:
+                        _empty(above, last, (base_fd, name), never)
+                    finally:
+                        os.close(above)
         finally:
             os.close(fd)
-        _empty(base_fd, name, name, never, emptied)
+        kept = {path.partition("/")[0] for path in (*emptied, *others)}
+        _empty(base_fd, name, (base_fd, name), never, kept)
     finally:
         os.close(base_fd)
     _remove(base, name, never, (name,))
@@ -191,12 +367,17 @@ def _open_base(base: str) -> int:
         os.close(place_fd)
 
 
-def _empty(base: int, name: str, stem: str, until: float, excluded: Collection[str] = ()) -> None:
-    """Unlink the files in directory `name` of `base`; move the directories in it to `base`.
+def _empty(
+    parent: int, name: str, moves: tuple[int, str], until: float, excluded: Collection[str] = ()
+) -> None:
+    """Unlink the files in directory `name` of `parent`; move the directories in it elsewhere.
+
+    `moves`: to which directory, and the beginning of their new names.
 
     Names in `excluded` stay.
     """
-    fd = _open(base, name)
+    base, stem = moves
+    fd = _open(parent, name)
     try:
         for entry in os.listdir(fd):
             if time.monotonic() > until:

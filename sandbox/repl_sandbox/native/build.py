@@ -16,9 +16,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ..errors import IsolationError
-from . import library, sources
+from . import library
 
-FOLDER = Path(sources.FOLDER)
+FOLDER = Path(library.NATIVE_FOLDER)
 # A compiler for all machines, on all systems, which pip installs and which needs nothing else.
 ZIG = "ziglang>=0.13,<0.18"
 # The smallest of the files: a compiler that makes a library of it works.
@@ -32,7 +32,7 @@ class BuildError(Exception):
 
 def supported() -> bool:
     """Return whether the engine runs on this system; on others the library is not built."""
-    return sys.platform == "linux" and os.uname().machine in sources.MACHINES
+    return sys.platform == "linux" and os.uname().machine in library.MACHINES
 
 
 def requirements(machine: str) -> list[str]:
@@ -60,7 +60,7 @@ def compile_library(machine: str, target: Path, *, strict: bool = False) -> None
         built = Path(folder, "library.so")
         for compiler in _compilers(machine):
             try:
-                _compile(compiler, machine, sources.c_files(), built)
+                _compile(compiler, machine, library.c_files(), built)
             except BuildError as error:
                 report.append(f"$ {shlex.join(compiler)}\n{error}")
                 if strict and _works(compiler, machine):
@@ -79,7 +79,7 @@ def build_in_place() -> None:
         BuildError: the library cannot be built.
     """
     machine = os.uname().machine
-    target = FOLDER / sources.file_name(machine)
+    target = FOLDER / library.file_name(machine)
     if refusal(target, machine) is None:
         return
     install_compiler(machine)
@@ -119,9 +119,9 @@ def _compile(compiler: Sequence[str], machine: str, files: Sequence[str], target
     """Compile `files`; BuildError if the compiler fails, or if its output is not a library."""
     command = [
         *compiler,
-        *sources.FLAGS,
-        *sources.MACHINE_FLAGS.get(machine, ()),
-        f'-DREPL_BUILD_HASH="{sources.build_hash()}"',
+        *library.FLAGS,
+        *library.MACHINE_FLAGS.get(machine, ()),
+        f'-DREPL_BUILD_HASH="{library.source_hash()}"',
         *("-o", str(target)),
         *files,
     ]
@@ -130,7 +130,7 @@ def _compile(compiler: Sequence[str], machine: str, files: Sequence[str], target
     try:
         done = subprocess.run(
             command,
-            cwd=sources.FOLDER,
+            cwd=library.NATIVE_FOLDER,
             env=os.environ | cache,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

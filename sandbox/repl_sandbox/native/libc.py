@@ -1,19 +1,98 @@
-"""Bindings to libc: kernel calls that the standard library lacks, errno in, OSError out.
-
-Covers: calling convention, names for numbers, errno. Does not cover: any order or policy, which
-belong to the recipe. Constants have the names and values of the kernel's uapi headers.
-"""
+"""Calls of the C library and the kernel that the standard library lacks: errno in, OSError out."""
 
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
 import struct
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, NoReturn
 
-from .steps import Argument, Slot, SyscallRow
+from .library import Argument, Slot, SyscallRow
+
+# Requests to the kernel and the C library's allocator about this process's memory.
+
+# uapi/asm-generic/mman-common.h
+_MADV_DONTNEED: Final = 4
+_MADV_HUGEPAGE: Final = 14
+_MADV_NOHUGEPAGE: Final = 15
+
+_heap = ctypes.CDLL(None)
+_heap.malloc.restype = ctypes.c_void_p
+
+
+def advise_huge_pages(address: int, size: int) -> None:
+    """madvise(2) with MADV_HUGEPAGE for the whole pages from `address` on, before their first use.
+
+    This is advice: where the kernel has no such pages or they are switched off, nothing happens.
+    """
+    _madvise(address, size, _MADV_HUGEPAGE)
+
+
+def _madvise(address: int, size: int, *advices: int) -> None:
+    """madvise(2) for the whole pages from `address` on. A refusal of advice is no error."""
+    page = os.sysconf("SC_PAGE_SIZE")
+    first, last = -(-address // page) * page, (address + size) // page * page
+    if last > first:
+        for advice in advices:
+            _heap.madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), advice)
+
+
+def trim_heap() -> None:
+    """malloc_trim(3): return freed memory to the kernel, where the C library can (glibc)."""
+    try:
+        trim = _heap.malloc_trim
+    except AttributeError:
+        return
+    trim(ctypes.c_size_t(0))
+
+
+def keep_freed(size: int) -> None:
+    """Make the allocator keep freed blocks of up to `size` bytes for later requests.
+
+    glibc returns a block to the kernel if it is larger than the largest that was freed before, 128
+    KiB at first, and free memory at the end of its heap beyond twice that: mallopt(3),
+    M_MMAP_THRESHOLD. Other C libraries have rules of their own.
+    """
+    _heap.free(ctypes.c_void_p(_heap.malloc(ctypes.c_size_t(size))))
+
+
+def empty_end(size: int) -> None:
+    """Keep `size` bytes or more free at the end of the heap, without pages; small blocks go there.
+
+    Where glibc uses huge pages, `malloc_trim` shortens a heap by whole ones only, and the first
+    byte of the next would allocate all of it. Elsewhere, and in glibc before 2.33, nothing happens.
+    """
+    try:
+        info = _heap.mallinfo2
+    except AttributeError:
+        return
+    info.restype = _Mallinfo2
+    keep_freed(size)  # the heap has grown by the missing part
+    free = info().keepcost - os.sysconf("SC_PAGE_SIZE")
+    if free > 0 and (block := _heap.malloc(ctypes.c_size_t(free))) is not None:
+        _madvise(block, free, _MADV_DONTNEED, _MADV_NOHUGEPAGE)
+        _heap.free(ctypes.c_void_p(block))
+
+
+class _Mallinfo2(ctypes.Structure):
+    """struct mallinfo2 of malloc.h."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_size_t)
+        for name in (
+            *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
+            *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
+        )
+    )
+
+
+# Bindings to libc: kernel calls that the standard library lacks, errno in, OSError out.
+#
+# Covers: calling convention, names for numbers, errno. Does not cover: any order or policy, which
+# belong to the recipe. Constants have the names and values of the kernel's uapi headers.
 
 # uapi/linux/sched.h
 CLONE_NEWNS: Final = 0x00020000
@@ -61,6 +140,7 @@ _NUMBERS: Final = {
     "clone3": (435, 435),
     "close": (3, 57),
     "close_range": (436, 436),
+    "dup": (32, 23),
     "dup3": (292, 24),
     "faccessat": (269, 48),
     "fork": (57, -1),
@@ -111,7 +191,7 @@ def call(
     tolerated: tuple[int, ...] = (),
     reason: str = "",
 ) -> SyscallRow:
-    """Return system call `name` as a row of a batch; see `native.steps.SyscallRow`."""
+    """Return system call `name` as a row of a batch; see `native.library.SyscallRow`."""
     return SyscallRow(name, number(name), arguments, keeps, least, exactly, tolerated, reason)
 
 
@@ -235,3 +315,17 @@ def prctl(option: int, first: int = 0, second: int = 0) -> int:
 def knows_capability(capability: int) -> bool:
     """Return whether this kernel has a capability of that number."""
     return bool(_libc.prctl(PR_CAPBSET_READ, capability, 0, 0, 0) >= 0)
+
+
+# Sealed memfds: files in memory that no process can change any more.
+
+# fcntl(2), Linux 5.1; not in the module. F_SEAL_WRITE would wait until the kernel holds no page of
+# the file, and give up with EBUSY; this seal does not, and no process has the file mapped for
+# writing.
+_F_SEAL_FUTURE_WRITE = 0x10
+
+
+def seal(fd: int) -> None:
+    """Seal a memfd against every later change."""
+    seals = _F_SEAL_FUTURE_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)

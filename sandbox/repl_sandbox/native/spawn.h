@@ -1,4 +1,4 @@
-/* Settings of the zygote for a new session's processes, laid out by native/spawn.py. */
+/* Settings of the zygote for a new session's processes, laid out by native/forks.py. */
 #ifndef REPL_SPAWN_H
 #define REPL_SPAWN_H
 

@@ -1,4 +1,4 @@
-/* An ordered table of system calls, laid out by native/steps.py. */
+/* An ordered table of system calls, laid out by native/library.py. */
 #ifndef REPL_STEPS_H
 #define REPL_STEPS_H
 

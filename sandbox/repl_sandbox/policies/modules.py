@@ -1,21 +1,32 @@
-"""Modules that cells may import under `Policy(language="restricted")`: one row each, with a reason.
-
-A cell gets a proxy with the names of the row and nothing else, above all no other module. Names
-that a version of Python lacks are left out of the proxy. A module without a row cannot be imported:
-nobody has reviewed its names.
-"""
+"""Modules that cells may import under "restricted": each with a reason, and their proxies."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import builtins
+import copy as library
+import importlib
+import string
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+from ..errors import PolicyError
+from .lint import listed
+
+# Modules that cells may import under `Policy(language="restricted")`: one row each, with a
+# reason.
+#
+# A cell gets a proxy with the names of the row and nothing else, above all no other module. Names
+# that a version of Python lacks are left out of the proxy. A module without a row cannot be
+# imported: nobody has reviewed its names.
 
 
 @dataclass(frozen=True, slots=True)
 class ModuleRule:
     """One module: the names that it offers, and the reason that they are harmless.
 
-    `replaced`: names with a replacement function (`replacement_functions.py`). `writable`: classes
+    `replaced`: names with a replacement function (`STAND_INS`). `writable`: classes
     whose instances take assignments. `default`: whether `imports=None` includes the module.
     """
 
@@ -287,3 +298,175 @@ def check(imports: Iterable[str] | None) -> None:
             f"imports: {name!r} cannot be had under language='restricted': {reason}. "
             f"Modules that can: {', '.join(sorted(ROWS))}"
         )
+
+
+# Replacements for library functions that read attributes of any name.
+#
+# They cover the common uses of the originals. A cell gets them under the originals' names.
+
+_MISSING = object()
+
+
+def partial(function: Callable[..., Any], /, *args: Any, **keywords: Any) -> Callable[..., Any]:
+    """Return a function that calls `function` with these arguments before its own."""
+
+    def call(*more: Any, **others: Any) -> Any:
+        return function(*args, *more, **{**keywords, **others})
+
+    return call
+
+
+def reduce(function: Callable[[Any, Any], Any], values: Iterable[Any], *start: Any) -> Any:
+    """Return `values` folded from the left by `function`, beginning with `start` if it is given."""
+    if len(start) > 1:
+        raise TypeError(f"reduce expected at most 3 arguments, got {len(start) + 2}")
+    iterator = iter(values)
+    result = start[0] if start else next(iterator, _MISSING)
+    if result is _MISSING:
+        raise TypeError("reduce() of empty iterable with no initial value")
+    for value in iterator:
+        result = function(result, value)
+    return result
+
+
+def wraps(wrapped: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return a decorator that gives a function the name and docstring of `wrapped`."""
+
+    def decorate(wrapper: Callable[..., Any]) -> Callable[..., Any]:
+        for name in ("__name__", "__qualname__", "__doc__"):
+            text = getattr(wrapped, name, None)
+            if type(text) is str and callable(wrapper):
+                setattr(wrapper, name, text)
+        return wrapper
+
+    return decorate
+
+
+def copy(value: Any) -> Any:
+    """Return a shallow copy of `value`."""
+    return library.copy(value)
+
+
+def deepcopy(value: Any) -> Any:
+    """Return a deep copy of `value`, without the memo, which would expose internals."""
+    return library.deepcopy(value)
+
+
+# By module and name, as in the `replaced` fields of `ModuleRule`.
+STAND_INS: dict[str, dict[str, object]] = {
+    "copy": {"copy": copy, "deepcopy": deepcopy},
+    "functools": {"partial": partial, "reduce": reduce, "wraps": wraps},
+}
+
+
+class GuardedFormatter(string.Formatter):
+    """`str.format` whose fields the guards read."""
+
+    def __init__(
+        self, attribute: Callable[[object, str], object], item: Callable[[Any, Any], object]
+    ) -> None:
+        self._attribute = attribute
+        self._item = item
+
+    def get_field(
+        self, field_name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[Any, Any]:
+        """Return the value of a field such as `0.name[key]`, and its first part."""
+        first, rest = string._string.formatter_field_name_split(field_name)  # type: ignore[attr-defined]
+        value = self.get_value(first, args, kwargs)
+        for is_attribute, key in rest:
+            value = self._attribute(value, key) if is_attribute else self._item(value, key)
+        return value, first
+
+
+# Modules as guarded cells see them under "restricted": only the names of the module's row.
+
+_import = builtins.__import__
+
+
+class ModuleProxy(ModuleType):
+    """Holds the names of a module that a cell may use, without a reference to the module."""
+
+    def __repr__(self) -> str:
+        return f"<module {self.__name__!r}, as this session's policy offers it>"
+
+
+# Previews and errors show the name of a value's type.
+ModuleProxy.__name__ = ModuleProxy.__qualname__ = "module"
+
+
+class ModuleProxies:
+    """Proxies of the allowed modules, made once in the template."""
+
+    def __init__(self, modules: Collection[str]) -> None:
+        self._allowed = frozenset(modules)
+        self._proxies: dict[str, ModuleProxy] = {}
+        self.writable: tuple[type, ...] = ()
+        for name in sorted(modules):  # a package before its submodules
+            self._add(name)
+
+    def import_module(
+        self,
+        name: str,
+        globals: Mapping[str, object] | None = None,
+        locals: Mapping[str, object] | None = None,
+        fromlist: Sequence[str] | None = (),
+        level: int = 0,
+    ) -> object:
+        """`__import__` of cells, with the arguments of the builtin.
+
+        Raises:
+            PolicyError: the module, or a name to be imported from it, is not offered.
+        """
+        if type(fromlist) is list:
+            # Statements pass a tuple or None. C functions that import what they need, such as
+            # datetime.strptime, pass a list, and do not give the module to the cell.
+            return _import(name, globals, locals, fromlist, level)
+        if level or name not in self._allowed:
+            raise PolicyError(
+                f"import of {'.' * level + name!r} is not allowed; "
+                f"imports allowed: {listed(self._allowed)}"
+            )
+        if not fromlist:
+            return self._proxies[name.partition(".")[0]]
+        # Otherwise the interpreter would look in sys.modules for names that the proxy lacks.
+        for imported in fromlist:
+            if reason := self.missing(name, imported):
+                raise PolicyError(reason)
+        return self._proxies[name]
+
+    def missing(self, module: str, name: str) -> str:
+        """Return why the proxy of an allowed `module` has no `name`, or "" if it has."""
+        if name in (offered := self._names(self._proxies[module])):
+            return ""
+        return f"{module}.{name} is not offered; {module} offers {listed(offered)}"
+
+    def knows(self, module: str) -> bool:
+        """Return whether `module` is allowed."""
+        return module in self._allowed
+
+    def _names(self, proxy: ModuleProxy) -> list[str]:
+        return [name for name in vars(proxy) if name[:1] != "_"]
+
+    def _add(self, name: str) -> None:
+        row = ROWS[name]
+        package, _, last = name.rpartition(".")
+        proxy = self._proxy(name)
+        vars(proxy).update(_offer(row))
+        if package:
+            setattr(self._proxy(package), last, proxy)
+        module = importlib.import_module(name)
+        self.writable += tuple(getattr(module, each) for each in row.writable.split())
+
+    def _proxy(self, name: str) -> ModuleProxy:
+        if name not in self._proxies:
+            self._proxies[name] = ModuleProxy(name)
+        return self._proxies[name]
+
+
+def _offer(row: ModuleRule) -> dict[str, Any]:
+    """Return the values of a row's names that this version of Python has."""
+    module = importlib.import_module(row.module)
+    found = {name: getattr(module, name) for name in row.names.split() if hasattr(module, name)}
+    replaced = STAND_INS.get(row.module, {})
+    return {**found, **{name: replaced[name] for name in row.replaced.split()}}

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..errors import SandboxError
-from ..language_policy import Policy
+from ..types import Policy
 from .lint import Lint
 from .modules import offered
 
@@ -49,9 +49,8 @@ def prepare(policy: Policy) -> PolicyRules | None:
         return PolicyRules(Lint(imports, denied), check_module=check_module)
     _check_version()
     # Imported on demand: other sessions neither pay for this module nor need RestrictedPython.
-    from .guards import guarded_builtins
-    from .module_proxies import ModuleProxies
-    from .restricted import Restricted
+    from .modules import ModuleProxies
+    from .restricted import Restricted, guarded_builtins
 
     modules = offered(policy.imports)
     proxies = ModuleProxies(modules)

@@ -1,22 +1,88 @@
-"""One end of a connection: frames, messages and the phase table combined, without I/O."""
+"""One end of a connection: frames, messages and their allowed order combined, without I/O."""
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterator
 from typing import Generic, TypeVar, cast, get_args
 
 from ..errors import LocalProtocolError, RemoteProtocolError
-from .fixed_headers import (
+from .frames import (
     CELL_FRAME,
     CELL_HEADER,
     CELL_KIND,
     EMPTY_RESULT_FRAME,
     EMPTY_RESULT_HEADER,
     EMPTY_RESULT_KIND,
+    Frame,
+    FrameReader,
 )
-from .frames import Frame, FrameReader
-from .message_order import TRANSITIONS, ProtocolPhase
-from .messages import MAX_COUNT, HostMessage, Message, WorkerMessage, decode, encode
+from .messages import (
+    MAX_COUNT,
+    Answered,
+    Assign,
+    Configure,
+    Execute,
+    Failed,
+    Fetch,
+    HostCall,
+    HostMessage,
+    HostReply,
+    ListVariables,
+    Load,
+    Message,
+    Ready,
+    Restored,
+    Result,
+    Save,
+    Value,
+    Variables,
+    WorkerMessage,
+    decode,
+    encode,
+)
+
+# Allowed order of messages, as one table that is the same for both sides.
+
+
+class ProtocolPhase(enum.IntEnum):
+    """Phase of a connection. Integers, because their hash runs no Python code."""
+
+    BOOTING = enum.auto()
+    IDLE = enum.auto()
+    RUNNING = enum.auto()
+    ASKING = enum.auto()
+
+
+# A thread of the session may call the host just as the cell ends. A call, and the reply that
+# refuses it, are therefore legal in every phase after boot.
+_CALLS = (HostCall, Answered, HostReply)
+
+TRANSITIONS: dict[ProtocolPhase, dict[type, ProtocolPhase]] = {
+    ProtocolPhase.BOOTING: {Ready: ProtocolPhase.IDLE},
+    ProtocolPhase.IDLE: {
+        Configure: ProtocolPhase.IDLE,
+        Restored: ProtocolPhase.IDLE,
+        Execute: ProtocolPhase.RUNNING,
+        Save: ProtocolPhase.RUNNING,
+        Load: ProtocolPhase.RUNNING,
+        Assign: ProtocolPhase.ASKING,
+        Fetch: ProtocolPhase.ASKING,
+        ListVariables: ProtocolPhase.ASKING,
+        **dict.fromkeys(_CALLS, ProtocolPhase.IDLE),
+    },
+    ProtocolPhase.RUNNING: {
+        Result: ProtocolPhase.IDLE,
+        **dict.fromkeys(_CALLS, ProtocolPhase.RUNNING),
+    },
+    ProtocolPhase.ASKING: {
+        Value: ProtocolPhase.IDLE,
+        Variables: ProtocolPhase.IDLE,
+        Failed: ProtocolPhase.IDLE,
+        **dict.fromkeys(_CALLS, ProtocolPhase.ASKING),
+    },
+}
+
 
 _In = TypeVar("_In", bound=Message)
 _Out = TypeVar("_Out", bound=Message)

@@ -7,31 +7,71 @@ a driver does nothing but wait for `io.descriptors`.
 
 from __future__ import annotations
 
+import inspect
+import os
 import threading
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from itertools import repeat
-from typing import Protocol
+from typing import Any, Protocol
 
-from ..protocol.messages import Configure
-from ..session_limits import Limits
-from ..types import KillReason
-from ..zygote.client.session_links import SessionLinks
-from .branches import Branches
-from .cells.cell_answers import Accept
-from .cells.cell_execution import CellExecution
-from .cells.running_cell import RunningCell
-from .host_functions.function_executor import FunctionExecutor
-from .host_functions.function_registry import FunctionRegistry
-from .host_functions.host_call_handler import HostCallHandler
-from .host_functions.open_calls import OpenCalls
-from .io import ReadyDescriptors, SessionIO
-from .message_dispatch import MessageDispatch
-from .namespace_queries import NamespaceQueries
+from ..errors import RemoteProtocolError, SandboxError
+from ..host.links import SessionLinks
+from ..native.libc import seal
+from ..protocol.messages import (
+    Answered,
+    Assign,
+    Configure,
+    Failed,
+    Fetch,
+    HostCall,
+    ListVariables,
+    Result,
+    Value,
+    Variables,
+    WorkerMessage,
+)
+from ..protocol.values import check_free, check_name, encoded, parse_answer, parse_json
+from ..types import JSON, NO_ANSWER, KillReason, Limits, Variable, check_seconds
+from .calls import FunctionExecutor, HostCallHandler, OpenCalls
+from .cells import CellExecution
+from .host_functions import FunctionRegistry
+from .io import ReadyDescriptors, SessionIO, ShieldedOperations, WorkerConfiguration
 from .output import OutputCapture
-from .recovery import NOTICE_TIMEOUT, Recovery
-from .shielded_operations import ShieldedOperations
-from .transport.worker_configuration import WorkerConfiguration
+from .recovery import Branches, NamespaceQueries, Recovery
+from .running_cell import Accept, RunningCell
+
+# `MessageDispatch`: passes each input of a session to the part that handles it.
+
+
+class MessageDispatch:
+    """The handler of a session's `io`."""
+
+    def __init__(
+        self, io: SessionIO, cell: RunningCell, calls: HostCallHandler, output: OutputCapture
+    ) -> None:
+        self._io, self._cell, self._calls, self._output = io, cell, calls, output
+
+    def take(self, message: WorkerMessage) -> None:
+        """Handle one message of the worker; raise RemoteProtocolError if it breaks the protocol."""
+        kind = type(message)
+        if kind is Result:
+            assert isinstance(message, Result)
+            if message.cell != self._cell.number:
+                raise RemoteProtocolError("the result of another cell")
+            self._cell.result = message
+        elif isinstance(message, HostCall):
+            self._calls.take(message)
+        elif isinstance(message, Answered):
+            self._calls.take_answer(message)
+        else:
+            self._io.answer = message
+
+    def wake(self, fd: int) -> None:
+        """Read output, or else send the replies that are ready."""
+        if not self._output.read(fd):
+            self._calls.reply()
+
 
 _monotonic = time.monotonic
 
@@ -202,8 +242,7 @@ class Core:
             while (cell.result is None or worker.kill_ordered) and not worker.dead:
                 self.io.receive((yield deadline))
                 if _monotonic() >= deadline:
-                    init.kill_worker(self.recovery.awaited_cell)
-                    deadline += NOTICE_TIMEOUT
+                    deadline = self.recovery.order_kill()
         if cell.running_since:
             yield from self._completion.of(self.cells.finish(None, "kept"))
 
@@ -266,3 +305,145 @@ class Core:
         self.output.forget()
         if self.waiting is not None:
             self.waiting.close()
+
+
+# The operations of a session besides running a cell, with checks of their arguments.
+
+# A cell is a message of a model; data is passed by `set`. CPython's parser takes seconds and some
+# 100 bytes of memory for each byte of source.
+MAX_CODE = 8 << 20
+# Below this size a copy through the socket is cheaper than making and mapping a memfd.
+_BULK = 1 << 16
+# Encoding in pieces keeps the copy in the processor's cache.
+_PIECE = 1 << 20
+
+
+def check_code(code: str) -> bytes:
+    """Return `code` encoded, without a BOM; raise TypeError or ValueError if it is not a valid
+    cell.
+    """
+    if not isinstance(code, str):
+        raise TypeError(f"code must be a str, not {type(code).__name__}")
+    code = code.removeprefix("\ufeff")
+    try:
+        data = code.encode()
+    except UnicodeEncodeError:
+        data = code.encode("utf-8", "surrogatepass")  # slower
+    if len(data) > MAX_CODE:
+        raise ValueError(
+            f"code is {len(data):,} bytes; the limit is {MAX_CODE:,}. Pass data with set()"
+        )
+    return data
+
+
+def check_answer_handler(on_output: Callable[[str, str], None]) -> None:
+    """Raise TypeError unless `on_output` is a plain function: the engine awaits none."""
+    if not callable(on_output) or inspect.iscoroutinefunction(on_output):
+        kind = "coroutine function" if callable(on_output) else type(on_output).__name__
+        raise TypeError(f"on_output must be a plain function, which is not awaited, not a {kind}")
+
+
+def check_timeout(timeout: float | None, limits: Limits, timeout_s: float | None = None) -> float:
+    """The execution limit of a cell in seconds; the argument has two names, of which one may be
+    used.
+    """
+    if timeout_s is None:
+        return limits.timeout if timeout is None else check_seconds(timeout, "timeout")
+    if timeout is not None:
+        raise TypeError("timeout and timeout_s are the same argument: give one of them")
+    return check_seconds(timeout_s, "timeout_s")
+
+
+def store(core: Core, name: str, value: str | bytes | JSON) -> Generator[float, Any, None]:
+    """Bind a variable. Large values travel in a sealed memfd, others in the frame."""
+    # The one value that the session's own `answer` takes: it begins anew, for another question.
+    if not (name == "answer" and value == NO_ANSWER):
+        check_free(name, "name", core.calls.open_calls.registry.names)
+    kind, source = _kind(value)
+    if len(source) <= _BULK:
+        data = source if isinstance(source, bytes) else source.encode("utf-8", "surrogatepass")
+        variable = Assign(name, kind, data)
+        if core.io.configuration.add(variable):
+            return
+        answer = yield from core.queries.ask(variable)
+    else:
+        fd, size = memfd(source)
+        core.mapped_bytes = size
+        try:
+            answer = yield from core.queries.ask(Assign(name, kind, b"", size), fd)
+        finally:
+            core.mapped_bytes = 0
+            os.close(fd)
+    if isinstance(answer, Failed):
+        raise SandboxError(f"{name}: the session has no room for it: {answer.message}")
+    _expect(answer, Value)
+    core.recovery.history.assign()
+
+
+def _kind(value: str | bytes | JSON) -> tuple[str, str | bytes]:
+    if type(value) is str:
+        return "str", value
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return "bytes", bytes(value)
+    try:
+        return "json", encoded(value)
+    except TypeError as error:
+        raise TypeError(f"value must be str, bytes or JSON: {error}") from None
+    except ValueError as error:
+        raise ValueError(f"value must be str, bytes or JSON: {error}") from None
+
+
+def memfd(source: str | bytes) -> tuple[int, int]:
+    """Return the descriptor of a sealed file in memory with the content `source`, and its size in
+    bytes.
+    """
+    fd = os.memfd_create("repl", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        size = 0
+        for start in range(0, len(source), _PIECE):
+            piece = source[start : start + _PIECE]
+            data = piece if isinstance(piece, bytes) else piece.encode("utf-8", "surrogatepass")
+            while data:
+                written = os.write(fd, data)
+                size += written
+                data = data[written:]
+        seal(fd)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd, size
+
+
+def fetch(core: Core, name: str, *, as_answer: bool) -> Generator[float, Any, JSON]:
+    """Read a variable; with `as_answer`, raise ValueError if it exceeds the size of an answer."""
+    answer = yield from core.queries.ask(Fetch(check_name(name, "name")))
+    if isinstance(answer, Failed):
+        raise _FETCH_ERRORS.get(answer.kind, SandboxError)(f"{name}: {answer.message}")
+    try:
+        return (parse_answer if as_answer else parse_json)(_expect(answer, Value).data)
+    except RemoteProtocolError:
+        core.breach("protocol", core.worker_number)
+        raise
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+
+
+_FETCH_ERRORS: dict[str, type[Exception]] = {
+    "unknown": KeyError,
+    "not json": TypeError,
+    "too large": ValueError,
+}
+
+
+def list_variables(core: Core) -> Generator[float, Any, list[Variable]]:
+    """List the variables."""
+    answer = yield from core.queries.ask(ListVariables())
+    return list(_expect(answer, Variables).variables)
+
+
+def _expect(answer: WorkerMessage, kind: type[Any]) -> Any:
+    if not isinstance(answer, kind):
+        raise SandboxError(
+            f"the session answered with {type(answer).__name__}; open another session"
+        )
+    return answer

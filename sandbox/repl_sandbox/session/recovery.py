@@ -1,23 +1,74 @@
-"""`Recovery`: replaces a dead worker, and returns a session to an earlier state.
-
-The host's end of `init.worker_rollback`: it names the state, and speaks with the snapshot that is
-activated, or with an empty worker if there is no snapshot.
-"""
+"""`Recovery`: replaces a dead worker, returns to earlier states; branches, and variables."""
 
 from __future__ import annotations
 
+import fcntl
+import mmap
+import os
+import select
+import signal
 import socket
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import replace
 
-from ..errors import SandboxError, SessionClosed
-from ..protocol import control_channel
-from ..protocol.messages import Restored
-from ..types import State
-from .cells.cell_history import CellHistory
-from .cells.running_cell import RunningCell
-from .io import ReadyDescriptors, SessionIO
-from .shielded_operations import ShieldedOperations
+from ..errors import SandboxError, SessionClosed, SessionDamaged
+from ..host.links import SessionEndpoints, SessionLinks
+from ..protocol import control
+from ..protocol.connection import HostConnection, ProtocolPhase
+from ..protocol.messages import Fetch, HostMessage, Restored, WorkerMessage
+from ..types import Clock, KillReason, Limits, State
+from ..worker.branch import ASK_FOR_BRANCH
+from .io import ReadyDescriptors, SessionIO, ShieldedOperations
+from .running_cell import CellHistory, LimitHits, RunningCell
+
+# `BranchEndpoints`: the host's connections to a branch, made before the branch exists.
+
+_ONE_PAGE = fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
+
+
+class BranchEndpoints(SessionEndpoints):
+    """`SessionEndpoints` and one descriptor more for init: the snapshot table.
+
+    Raises:
+        SandboxError: this process has no free descriptors.
+    """
+
+    def __init__(self) -> None:
+        try:
+            super().__init__()
+            self._add_table()
+        except OSError as error:
+            self.close()
+            raise SandboxError(f"no branch could be connected: {error.strerror}") from error
+
+    def _add_table(self) -> None:
+        self.remote.append(os.memfd_create("states", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
+        os.truncate(self.remote[-1], mmap.PAGESIZE)
+        # Init maps the table, and would die of a bus error if code truncated the file. Besides, the
+        # memory of a file that no process maps counts for no session.
+        fcntl.fcntl(self.remote[-1], fcntl.F_ADD_SEALS, _ONE_PAGE)
+
+    def links(self, parent: SessionLinks) -> SessionLinks:
+        """Return the links of a branch of the session that `parent` connects to; the caller owns
+        them.
+        """
+        control, worker, stdout, stderr = self.take()
+        return replace(
+            parent,
+            worker_pid=0,
+            control=control,
+            worker=worker,
+            stdout=stdout,
+            stderr=stderr,
+            connection=HostConnection(),
+        )
+
+
+# `Recovery`: replaces a dead worker, and returns a session to an earlier state.
+#
+# The host's end of `init/rollback.py`: it names the state, and speaks with the snapshot that
+# is activated, or with an empty worker if there is no snapshot.
 
 # A worker dies within microseconds of the end of its socket, and init's notice follows. A longer
 # time means that code of the session closed the socket and lives on, or that the machine is
@@ -34,6 +85,8 @@ RESTART_TIMEOUT = 10.0
 REVIVE_TIMEOUT = 30.0
 # An activated snapshot searches its objects, of which there may be millions, for lost resources.
 _RESTORE_TIMEOUT = 10.0
+# Seconds between two questions to init whether it does: see `SessionBranch._probe`.
+_PROBE_INTERVAL = 0.1
 
 # The error of a call whose session another thread, task or signal handler closes.
 CLOSED_AMID = "the session was closed amid this call"
@@ -49,6 +102,7 @@ class Recovery:
     Attributes:
         has_snapshots: True if snapshots are kept at all.
         history: The cells that made the namespace.
+        limit_hits: The limits that the kernel enforced.
     """
 
     def __init__(
@@ -66,6 +120,7 @@ class Recovery:
         self._snapshots = snapshots
         self.has_snapshots = snapshots >= 0
         self.history = CellHistory()
+        self.limit_hits = LimitHits(io.links, cell, snapshots=self.has_snapshots)
 
     @property
     def awaited_cell(self) -> int | None:
@@ -74,12 +129,46 @@ class Recovery:
         """
         return self.history.last if self.history else None
 
+    def order_kill(self) -> float:
+        """Have init kill the worker, and return the time at which to ask it again.
+
+        SandboxError if init has not done it for so long that it never will.
+        """
+        now, worker = _monotonic(), self._worker
+        worker.kill_deadline = worker.kill_deadline or now + REVIVE_TIMEOUT
+        if now > worker.kill_deadline:
+            raise SandboxError(_NO_ANSWER)
+        # A worker that was not scheduled since may not have begun, nor have made its snapshot.
+        self._init.kill_worker(self.awaited_cell)
+        return now + NOTICE_TIMEOUT
+
     # ── after a death ─────────────────────────────────────────────────────────────────────────
 
     def replace(self) -> Generator[float, ReadyDescriptors, State]:
-        """Read how the worker died, and start another."""
+        """Read how the worker died between two cells, and start another."""
         yield from self.collect_death()
+        self._worker.died_before = self._worker.died_before or self.death_reason(None)
         return (yield from self.revive())
+
+    def death_reason(self, expired: Clock | None) -> KillReason:
+        """Return how the worker died; `expired`: the clock of its cell that was over."""
+        worker = self._worker
+        assert worker.notice is not None
+        if worker.breach is not None:
+            return worker.breach
+        status = worker.notice["status"]
+        if not os.WIFSIGNALED(status):
+            return "exit"
+        if os.WTERMSIG(status) == signal.SIGXCPU:
+            return "cpu"
+        if os.WTERMSIG(status) != signal.SIGKILL:
+            return "signal"
+        if expired is not None:  # and init killed it
+            return "signal"
+        if (reason := self.limit_hits.kill_for_memory()) is not None:  # the kernel's own SIGKILL
+            return reason
+        # it had closed its socket, and lived on until then
+        return "protocol" if worker.is_unresponsive else "signal"
 
     def collect_death(self) -> Generator[float, ReadyDescriptors, None]:
         """Wait for init's notice that the worker and all its processes are gone."""
@@ -129,7 +218,7 @@ class Recovery:
         worker_number = self._worker.worker_number
         if not (yield from self._completion.of(self._return_to(before))):
             if self._worker.worker_number != worker_number:
-                raise SandboxError(
+                raise SessionDamaged(
                     f"the snapshot from before the last {cells} cells ended when it was activated; "
                     "the session is empty now"
                 )
@@ -190,12 +279,9 @@ class Recovery:
         self._worker.cpu_of_ended += revived["cpu"]
         self._worker.worker_number += 1
         self._io.use_worker(worker)
-        deadline = _monotonic() + _RESTORE_TIMEOUT
-        while not isinstance(self._io.answer, Restored):
-            self._io.receive_new((yield deadline))
-            if self._worker.dead or _monotonic() > deadline:
-                return False
-        restored = self._io.answer
+        restored = yield from self.await_restored()
+        if restored is None:
+            return False
         self._io.configuration.restored()
         undone = self.history.go_back(restored.cell)
         self._worker.lost = (*restored.lost, *revived["lost"])
@@ -206,7 +292,26 @@ class Recovery:
             )
         return True
 
-    def _await_activation(self) -> Generator[float, ReadyDescriptors, control_channel.Message]:
+    def await_restored(self) -> Generator[float, ReadyDescriptors, Restored | None]:
+        """Return the new worker's report that it goes on from a snapshot, None if it is none.
+
+        A busy machine may not run the worker for seconds. But a process that rests or computes
+        meanwhile was forged by the session's code.
+        """
+        init, now = self._init, _monotonic()
+        init.elsewhere = False
+        probe, deadline = now + _PROBE_INTERVAL, now + _RESTORE_TIMEOUT
+        while not isinstance(self._io.answer, Restored):
+            self._io.receive_new((yield min(probe, deadline)))
+            now = _monotonic()
+            if self._worker.dead or init.elsewhere or now > deadline:
+                return None
+            if now >= probe:
+                init.probe()
+                probe = now + _PROBE_INTERVAL
+        return self._io.answer
+
+    def _await_activation(self) -> Generator[float, ReadyDescriptors, control.Message]:
         """Wait for init's report on the snapshot that it was to activate."""
         deadline = _monotonic() + REVIVE_TIMEOUT
         while self._init.revived is None:
@@ -233,7 +338,7 @@ class Recovery:
         self._io.configuration.emptied(keeps_variables=restores_files)
         self.history.clear()
 
-    def _command_worker(self, command: control_channel.Message) -> socket.socket:
+    def _command_worker(self, command: control.Message) -> socket.socket:
         """Send init a command, with the socket of the next worker; return the host's end.
 
         Raises:
@@ -257,3 +362,205 @@ class Recovery:
         if "CPU" in rlimits:
             rlimits["CPU"] = max(1, round(rlimits["CPU"] - self._worker.cpu_of_ended))
         return rlimits
+
+
+# `NamespaceQueries`: requests to a session between its cells, and the answers.
+
+_STATES: Mapping[State, str] = {
+    "rolled_back": "has again what it had after its last cell",
+    "restarted": "is empty now",
+}
+
+
+def _nothing() -> None:
+    """The default `meanwhile`: nothing."""
+
+
+class NamespaceQueries:
+    """The requests to one session; a dead worker is replaced first."""
+
+    def __init__(
+        self,
+        io: SessionIO,
+        cell: RunningCell,
+        recovery: Recovery,
+        completion: ShieldedOperations,
+        limits: Limits,
+    ) -> None:
+        self._io, self._cell, self._worker = io, cell, io.worker
+        self._recovery, self._completion = recovery, completion
+        self._grace = limits.grace
+        self._timeout = max(limits.timeout, RESTART_TIMEOUT)
+
+    def ask(
+        self,
+        query: HostMessage,
+        memfd: int | None = None,
+        *,
+        meanwhile: Callable[[], None] = _nothing,
+    ) -> Generator[float, ReadyDescriptors, WorkerMessage]:
+        """Send a request and return the worker's answer; `memfd` is a file for the request.
+
+        `meanwhile` is called while the worker is busy; its exception is raised after the answer.
+        """
+        try:
+            return (yield from self._ask(query, memfd, meanwhile))
+        finally:
+            self._io.withdraw()
+
+    def _ask(
+        self, query: HostMessage, memfd: int | None, meanwhile: Callable[[], None]
+    ) -> Generator[float, ReadyDescriptors, WorkerMessage]:
+        self._cell.clear()
+        self._io.answer = None
+        yield from self._send(query, memfd)
+        if self._worker.dead:
+            # The worker died between cells and the request was lost: start another worker.
+            yield from self._replace_worker()
+            self._io.answer = None
+            yield from self._send(query, memfd)
+        failed: Exception | None = None
+        try:
+            meanwhile()
+        except Exception as error:  # noqa: BLE001
+            failed = error  # raised below: leaving now could cost the snapshot in progress
+        deadline = _monotonic() + self._timeout
+        while self._io.answer is None and not self._worker.dead:
+            self._io.receive((yield deadline))
+            if self._io.answer is None and _monotonic() >= deadline:
+                self._io.init.kill_worker()
+                break
+        if self._io.answer is None:
+            state = _STATES[(yield from self._replace_worker())]
+            raise SessionDamaged(
+                f"the session did not answer; its worker was killed, and the session {state}"
+            )
+        if failed is not None:
+            raise failed
+        return self._io.answer
+
+    def _send(
+        self, query: HostMessage, memfd: int | None
+    ) -> Generator[float, ReadyDescriptors, None]:
+        """Send a request, once all earlier data is sent."""
+        self._io.send_configuration()
+        deadline = _monotonic() + self._timeout
+        while self._io.send_buffer and not self._worker.dead:
+            self._io.receive((yield deadline))
+            if _monotonic() >= deadline:
+                self._io.init.kill_worker()
+                break
+        if not self._worker.dead:
+            self._io.offer(memfd)
+            self._io.send(query)
+
+    @property
+    def is_waiting(self) -> bool:
+        """True if the worker has not answered the last question yet."""
+        return self._io.links.connection.phase is ProtocolPhase.ASKING
+
+    def discard_answer(self) -> Generator[float, ReadyDescriptors, None]:
+        """Read an answer that no caller waits for; a worker that does not answer is killed."""
+        deadline = _monotonic() + self._grace
+        while (self.is_waiting or self._worker.kill_ordered) and not self._worker.dead:
+            self._io.receive((yield deadline))
+            if _monotonic() >= deadline:
+                deadline = self._recovery.order_kill()
+        if self._worker.dead:
+            yield from self._replace_worker()
+
+    def _replace_worker(self) -> Generator[float, ReadyDescriptors, State]:
+        """Start another worker; the outcome of the next cell reports an empty namespace."""
+        state = yield from self._completion.of(self._recovery.replace())
+        self._worker.emptied = self._worker.emptied or state == "restarted"
+        return state
+
+
+# `Branches`: forks of a session's worker that become sessions with links of their own.
+
+# If the worker ends at that moment, a snapshot takes over and gets the request again.
+_MAX_WORKERS = 2
+
+
+class Branches:
+    """The branches of one session."""
+
+    def __init__(
+        self,
+        io: SessionIO,
+        queries: NamespaceQueries,
+        recovery: Recovery,
+        completion: ShieldedOperations,
+    ) -> None:
+        self._io, self._worker = io, io.worker
+        self._queries, self._recovery, self._completion = queries, recovery, completion
+
+    def make(
+        self, seed: int | None, reserve: Callable[[], None]
+    ) -> Generator[float, ReadyDescriptors, SessionLinks]:
+        """Have the worker fork a branch, and return the links to it.
+
+        `reserve` is called once, before the branch exists.
+        """
+        if not self._recovery.has_snapshots:
+            raise SandboxError(
+                "branch needs snapshots: use Sandbox(recovery='snapshot') on a kernel that "
+                "supports them"
+            )
+        ends: BranchEndpoints | None = None
+
+        def connect() -> None:
+            nonlocal ends
+            if ends is None:
+                reserve()
+            ends = BranchEndpoints()
+
+        try:
+            for _ in range(_MAX_WORKERS):
+                # Before a worker answers anything, it makes a snapshot of its state; a worker that
+                # has answered this query waits for the order.
+                yield from self._queries.ask(Fetch(ASK_FOR_BRANCH), meanwhile=connect)
+                assert ends is not None
+                if (yield from self._completion.of(self._fork(seed, ends))):
+                    return ends.links(self._io.links)
+                ends.close()
+                if not self._worker.dead:
+                    break
+        except BaseException:
+            if ends is not None:
+                ends.close()
+            raise
+        raise SandboxError(
+            "the session could not be branched: there is no room for another process, too many of "
+            "its descriptors would be lost (at most three quarters of Limits.open_files), or its "
+            "processes ended the branch"
+        )
+
+    def _fork(
+        self, seed: int | None, ends: BranchEndpoints
+    ) -> Generator[float, ReadyDescriptors, bool]:
+        """Return whether init has the worker fork a branch. The order is completed: meanwhile
+        neither process reads a cell.
+        """
+        self._io.init.request_branch(seed, tuple(ends.remote))
+        ends.close_remote()
+        deadline = _monotonic() + REVIVE_TIMEOUT
+        while self._io.init.branched is None:
+            self._io.receive((yield deadline))
+            if self._worker.init_is_gone or _monotonic() > deadline:
+                raise SandboxError("the session's init does not answer; close the session")
+            if self._worker.dead:
+                self._io.ignore_worker()
+        if not self._worker.dead:
+            # The notice is about a worker that has just ended.
+            self._io.receive([(self._io.worker_fd, select.POLLIN)])
+        return self._io.init.branched
+
+    def begin(self) -> Generator[float, ReadyDescriptors, tuple[str, ...]]:
+        """Wait until the worker of this session, a branch, answers; return what it lost in the
+        fork.
+        """
+        restored = yield from self._recovery.await_restored()
+        if restored is None:
+            raise SessionDamaged("the branch did not come up: processes of the session kept it")
+        return restored.lost

@@ -2,31 +2,194 @@
 
 from __future__ import annotations
 
+import io
 import os
+import resource
 import sys
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from ..protocol.messages import Result, encode
+from ..protocol.messages import MAX_FIGURE_BYTES, Result, encode
 from ..types import Change, ErrorInfo
-from .cell.cell_evaluation import NOTHING, CellRun, run_cell
-from .cell.matplotlib_figures import take_figures
-from .cell.standard_streams import StandardStreams
-from .display.tracebacks import describe
-from .host_stubs.host_call_client import HostCallClient
-from .interrupts import Interrupts
-from .namespace import cell_sources
-from .namespace.main_namespace import Namespace
-from .session_state import SessionState
-from .variables.variable_changes import VariableChanges
-from .worker_channel import WorkerChannel
-from .worker_process import WorkerProcess
+from .channel import Interrupts, WorkerChannel
+from .evaluation import NOTHING, CellRun, run_cell
+from .host_stubs import HostCallClient
+from .imports import MODULES
+from .namespace import Namespace, drop_last
+from .streams import StandardStreams
+from .tracebacks import describe
+from .variables import VariableChanges
+
+if TYPE_CHECKING:
+    from .answers import FinalAnswers
+    from .branch import BranchFork
+    from .snapshot_table import SnapshotTable
+
+
+# Open matplotlib figures as PNG images, taken at the end of a cell.
+
+
+def take_figures(limit: int = 10, max_bytes: int = MAX_FIGURE_BYTES) -> list[bytes]:
+    """Return the open pyplot figures as PNG, oldest first, and close all.
+
+    At most `limit` figures and `max_bytes` together: a model looks at a few, and they share one
+    message. Figures that are left out, or cannot be drawn, are named on standard error. An
+    interrupt, such as a time-out's, ends the drawing. If `matplotlib.pyplot` is not loaded, there
+    are no figures, and nothing is imported.
+    """
+    pyplot: Any = sys.modules.get("matplotlib.pyplot")
+    if pyplot is None:
+        return []
+    figures: list[bytes] = []
+    try:
+        numbers = pyplot.get_fignums()
+        try:
+            for number in numbers[:limit]:
+                _take(pyplot, number, figures, max_bytes - sum(map(len, figures)))
+            if len(numbers) > limit:
+                _write_note(f"{len(numbers) - limit} more figures are not shown")
+        finally:
+            if numbers:
+                pyplot.close("all")
+    except KeyboardInterrupt:
+        _write_note(f"drawing was interrupted; figures shown: {len(figures)}")
+    # Boundary: a figure runs code of the user's (formatters, artists), and pyplot may be changed.
+    except BaseException as error:  # noqa: BLE001
+        _write_note(f"figures cannot be shown: {type(error).__name__}")
+    return figures
+
+
+def _take(pyplot: Any, number: int, figures: list[bytes], limit: int) -> None:
+    picture = io.BytesIO()
+    try:
+        pyplot.figure(number).savefig(picture, format="png")
+    except KeyboardInterrupt:
+        raise
+    # Boundary, as above: one broken figure does not cost the others.
+    except BaseException as error:  # noqa: BLE001
+        _write_note(
+            f"figure {number} cannot be drawn: {type(error).__name__}: {_first_line(error)}"
+        )
+        return
+    if picture.tell() > limit:
+        _write_note(f"figure {number} is not shown: {picture.tell():,} bytes are too many")
+        return
+    figures.append(picture.getvalue())
+
+
+def _first_line(error: BaseException) -> str:
+    try:
+        return str(error).partition("\n")[0][:200]
+    except Exception:  # noqa: BLE001 (the exception's class may be the user's)
+        return ""
+
+
+def _write_note(text: str) -> None:
+    os.write(2, f"{text}\n".encode("utf-8", "backslashreplace"))
+
+
+# `SessionState`: state of the session that all parts of a worker share.
+
+
+class SessionState:
+    """The state of one session, in its worker and in each fork of the worker.
+
+    Attributes:
+        table: memory page that the worker shares with its init.
+        snapshots: None where the session has no recovery.
+        answers: None where the session has no answer functions.
+        printed: accepts printed forms of an answer, as `printed` of `run_cell`.
+        used: whether code of the session has run.
+        ended: end of the last cell, on the monotonic clock.
+        rapid: with snapshots, whether the last cell came soon after the one before.
+    """
+
+    __slots__ = ("answers", "ended", "printed", "rapid", "snapshots", "table", "used")
+
+    def __init__(self) -> None:
+        self.table: SnapshotTable | None = None
+        self.snapshots: BranchFork | None = None
+        self.answers: FinalAnswers | None = None
+        self.printed: Callable[[str, bool], None] | None = None
+        self.used = False
+        self.ended: float = 0  # an int: an object that exists already
+        self.rapid = False
+
+    def changed(self) -> None:
+        """Record that the variables differ, or may differ, from those of the last snapshot."""
+        if self.snapshots is not None:
+            self.snapshots.due = True
+
+    def interrupted(self) -> int:
+        """The cell that the last interrupt was for; 0 before there was any."""
+        # A branch has another page.
+        table = self.table if self.snapshots is None else self.snapshots.table
+        return 0 if table is None else table.interrupted
+
+
+# `WorkerProcess`: the process of a worker: its memory, and children that session code forks.
+
+_exit, _getpid, _write = os._exit, os.getpid, os.write
+_getrusage, _SELF = resource.getrusage, resource.RUSAGE_SELF
+_monotonic = time.monotonic
+
+
+class WorkerProcess:
+    """This process, once `begin` has made it a session's worker.
+
+    Attributes:
+        peak_memory: bytes, as last measured.
+        measured: time of the last measurement, on the monotonic clock: a cell's end, or the start.
+    """
+
+    __slots__ = ("_pid", "_streams", "measured", "peak_memory")
+
+    def __init__(self, streams: StandardStreams) -> None:
+        self._streams = streams
+        self._pid = 0
+        self.peak_memory = 0
+        self.measured: float = 0  # an int: an object that exists already
+
+    def begin(self) -> None:
+        """Make this process the worker of a session."""
+        self._pid = _getpid()
+        MODULES.begin()
+        if self.peak_memory:
+            self.measured = _monotonic()
+
+    def measure(self) -> None:
+        """Measure the peak memory."""
+        self.peak_memory = _getrusage(_SELF).ru_maxrss * 1024
+
+    def is_forked_child(self) -> bool:
+        """Return whether this process is a child that the session's code forked."""
+        # The kernel always knows: C code forks without running Python's hooks.
+        return _getpid() != self._pid
+
+    def end_child(self, ran: CellRun = NOTHING) -> NoReturn:
+        """End a child of the cell at the cell's end: it must not reply for the worker.
+
+        It ends like a program with the same last statement.
+        """
+        self._streams.are_watched = False  # the host gives new descriptors to the parent alone
+        self._streams.restore()
+        try:
+            _write(2, ran.exit_text.encode("utf-8", "backslashreplace"))
+        except OSError:
+            pass  # it has closed its standard error
+        _exit(ran.status)
+
+    def exit_without_snapshot(self) -> NoReturn:
+        """Exit: no snapshot was possible, so the session returns to the state before the cell."""
+        _write(2, b"the cell closed descriptors of the session itself\n")
+        _exit(1)
+
 
 _close = os.close
 _gettrace, _settrace = sys.gettrace, sys.settrace
 _getprofile, _setprofile = sys.getprofile, sys.setprofile
 _modules = sys.modules
-_monotonic = time.monotonic
 
 _PYPLOT = "matplotlib.pyplot"
 
@@ -167,7 +330,7 @@ class CellRunner:
         try:
             self._interrupts.arm()
             ran = run_cell("None", 0, self._namespace, self._session.printed)
-            cell_sources.drop_last()
+            drop_last()
         except KeyboardInterrupt:  # as in `_evaluate`
             self._interrupts.armed = False
         finally:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import builtins
 import gc
+import json
 import os
 import socket
 from collections.abc import Callable
@@ -15,33 +15,153 @@ from ..protocol.messages import (
     Assign,
     Configure,
     Execute,
+    Failed,
     Fetch,
     ListVariables,
     Load,
     Ready,
     Save,
+    Value,
+    Variables,
 )
-from ..snapshots.branch_fork import ASK_FOR_BRANCH, BranchFork
-from ..snapshots.snapshot_resources import SnapshotResources
-from ..snapshots.snapshot_table import SnapshotTable
-from .cell.standard_streams import StandardStreams
-from .cell_runner import CellRunner
-from .checkpoint_requests import CheckpointRequests
-from .host_stubs.host_call_client import HostCallClient
-from .interrupts import Interrupts
-from .namespace.main_namespace import Namespace
-from .namespace.workspace_modules import MODULES
-from .namespace_requests import NamespaceRequests
-from .session_state import SessionState
-from .snapshot_control import SnapshotControl, complain
-from .variables.output_history import OutputHistory
-from .variables.printed_answers import HOOK, call_hook
-from .variables.variable_changes import VariableChanges
-from .worker_channel import Disconnected, WorkerChannel
-from .worker_process import WorkerProcess
+from . import variables
+from .answers import FinalAnswers
+from .branch import ASK_FOR_BRANCH, BranchFork, SnapshotControl, complain
+from .cell_runner import CellRunner, SessionState, WorkerProcess
+from .channel import Disconnected, Interrupts, WorkerChannel
+from .host_stubs import HostCallClient
+from .imports import MODULES, import_trusted
+from .namespace import Namespace
+from .snapshot_table import SnapshotTable
+from .snapshots import SnapshotResources
+from .streams import OutputHistory, StandardStreams
+from .variables import VariableChanges, seed
 
 if TYPE_CHECKING:
     from ..policies.rules import PolicyRules
+    from ..protocol.messages import FunctionSchema
+
+
+# `CheckpointRequests`: writes a worker's namespace to a checkpoint, and restores one.
+
+_loads = json.loads
+
+
+class CheckpointRequests:
+    """Checkpoint requests of one namespace; each is an internal job of `cells`."""
+
+    __slots__ = ("_cells", "_changes", "_namespace", "_session")
+
+    def __init__(
+        self,
+        session: SessionState,
+        cells: CellRunner,
+        namespace: Namespace,
+        changes: VariableChanges,
+    ) -> None:
+        self._session, self._cells = session, cells
+        self._namespace, self._changes = namespace, changes
+
+    # Modules that only checkpoints need are not part of the template.
+
+    def save(self, command: Save) -> None:
+        """Write the namespace to the file attached to the command."""
+
+        def job(fd: int) -> str:
+            save = import_trusted(f"{__package__}.checkpoint").save
+            return str(save(self._namespace, self._session.answers, fd, command.size))
+
+        self._cells.run_job(command.cell, job)
+
+    def load(self, command: Load) -> None:
+        """Bind the variables in the file attached to the command."""
+
+        def job(fd: int) -> str:
+            load = import_trusted(f"{__package__}.checkpoint").load
+            manifest = _loads(command.manifest)
+            missing = str(load(self._namespace, self._session.answers, fd, manifest))
+            # Restored variables are not changes of the next cell.
+            self._changes.since_last()
+            return missing
+
+        self._cells.run_job(command.cell, job)
+
+
+# `NamespaceRequests`: requests of the host between cells, mainly about variables.
+
+
+class NamespaceRequests:
+    """Requests about one namespace; all but `configure` send a reply."""
+
+    __slots__ = ("_calls", "_changes", "_channel", "_namespace", "_session")
+
+    def __init__(
+        self,
+        session: SessionState,
+        channel: WorkerChannel,
+        calls: HostCallClient,
+        namespace: Namespace,
+        changes: VariableChanges,
+    ) -> None:
+        self._session, self._channel, self._calls = session, channel, calls
+        self._namespace, self._changes = namespace, changes
+
+    def configure(self, configure: Configure) -> None:
+        """Give the namespace host functions, variables, answer functions and a random seed."""
+        bound = [offered for offered in configure.functions if not offered.is_plain]
+        for offered in configure.functions:
+            function = self._calls.function(offered)
+            self._namespace.inject(offered.name, function, protected=True)
+        if bound:
+            self._inject_functions(bound)
+        if configure.answers is not None:
+            answers = self._session.answers = FinalAnswers(self._namespace, self._calls.answer)
+            if configure.answers == "compatible":
+                self._session.printed = answers.printed
+        seed(configure.seed)
+        for variable in configure.variables:
+            self._bind(variable)
+        # Injected objects are not changes of the first cell.
+        self._changes.since_last()
+
+    def _inject_functions(self, bound: list[FunctionSchema]) -> None:
+        # Not part of the template: most sessions need no such stubs.
+        faces = import_trusted(f"{__package__}.return_types").ReturnTypes(self._calls)
+        for offered in bound:
+            self._namespace.inject(offered.name, faces.function(offered), protected=True)
+        for name, error in faces.errors.items():
+            self._namespace.inject(name, error, protected=True)
+
+    def _bind(self, assign: Assign) -> None:
+        value = variables.read_value(assign, self._calls.memfd)
+        if self._session.answers is not None and assign.name == "answer":
+            self._session.answers.begin_anew()
+            return
+        self._namespace.globals[assign.name] = value
+
+    def assign(self, assign: Assign) -> None:
+        """Bind a variable to a value from the host."""
+        try:
+            self._bind(assign)
+        except (MemoryError, ValueError, RecursionError, OSError) as error:
+            reason = ": ".join(filter(None, (type(error).__name__, str(error))))
+            self._channel.send(Failed("too large", reason))
+            return
+        self._changes.since_last()
+        self._session.changed()
+        self._channel.send(Value(b"null"))
+
+    def fetch(self, fetch: Fetch) -> None:
+        """Send the value of a variable."""
+        if fetch.name not in self._namespace.globals:
+            self._channel.send(variables.unknown_name(fetch.name))
+        else:
+            self._channel.send(variables.write_value(self._namespace.globals[fetch.name]))
+
+    def list_variables(self, command: ListVariables) -> None:
+        """Send the names of all variables, with a preview of each."""
+        self._channel.send(Variables(tuple(self._changes.variables())))
+
 
 _exit = os._exit
 
@@ -62,12 +182,13 @@ class Worker:
         session = self._session = SessionState()
         interrupts = Interrupts()
         interrupts.target_cell = session.interrupted
+        interrupts.replace_default()
         channel = self._channel = WorkerChannel(interrupts)
         calls = self._calls = HostCallClient(channel)
-        namespace = self._namespace = Namespace()
+        namespace = self._namespace = Namespace(interrupts.ends_cell)
         streams = self._streams = StandardStreams(calls.streams)
         namespace.inject("_out", OutputHistory(calls.call, lambda: calls.cell))
-        builtins.HostCallError = HostCallError  # type: ignore[attr-defined]
+        namespace.inject("HostCallError", HostCallError)
         if rules is not None:
             _apply_policy(rules, namespace)
         changes = self._changes = VariableChanges(namespace)
@@ -236,7 +357,6 @@ class Worker:
 
 def _apply_policy(rules: PolicyRules, namespace: Namespace) -> None:
     namespace.check = rules.check
-    builtins.PolicyError = PolicyError  # type: ignore[attr-defined]
+    namespace.inject("PolicyError", PolicyError)
     if rules.builtins is not None:
-        rules.builtins[HOOK] = call_hook
         namespace.globals["__builtins__"] = rules.builtins

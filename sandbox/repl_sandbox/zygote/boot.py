@@ -36,7 +36,7 @@ def _load_package() -> None:
 
 def _enter_user_namespace(fd: int) -> None:
     """Start this program again in a user namespace of its own; returns only on failure."""
-    from repl_sandbox.jail import remedies, users
+    from repl_sandbox.jail import steps, users
 
     try:
         users.enter_namespace(users.CODE_ID)
@@ -44,9 +44,9 @@ def _enter_user_namespace(fd: int) -> None:
         *start, _, tier = sys.orig_argv
         os.execv(sys.executable, [*start, str(fd), tier, "inside"])
     except OSError as error:
-        from repl_sandbox.zygote.startup import refuse
+        from repl_sandbox.zygote.main import refuse
 
-        refuse(fd, remedies.step_error("namespaces", error))
+        refuse(fd, steps.step_error("namespaces", error))
 
 
 def _connected(address: str) -> int:
@@ -67,7 +67,7 @@ def _connected(address: str) -> int:
 def _main(fd: int, tier: str, *, inside: bool) -> None:
     if tier == "jailed" and not inside and os.geteuid() != 0:
         _enter_user_namespace(fd)
-    from repl_sandbox.zygote.startup import serve
+    from repl_sandbox.zygote.main import serve
 
     serve(fd, tier, privileged=os.geteuid() == 0 and not inside)
 
@@ -82,6 +82,6 @@ if __name__ == "__main__":
         host_relay.serve(*map(int, sys.argv[2:]))
         sys.exit()
     importlib.import_module(
-        "repl_sandbox.zygote.warmup.intern_names"
+        "repl_sandbox.zygote.intern_names"
     )  # before everything that uses the names
     _main(_connected(sys.argv[1]), sys.argv[2], inside=len(sys.argv) > 3)

@@ -3,8 +3,8 @@
 RLIMIT_NPROC counts all processes of a user, so it limits a session only if the session has a user
 of its own, and cgroups need privileges. Without namespaces each fork of a session therefore waits
 for this process, which counts the descendants of the session's init and lets the fork succeed or
-fail. One limiter serves all sessions of a sandbox. It is no ancestor of them: whatever a session
-does, the zygote and init are not involved.
+fail. Requests for descriptors (`session_door`) wait likewise. One limiter serves all sessions of a
+sandbox. It is no ancestor of them: whatever a session does, the zygote and init are not involved.
 
 A fork beyond the limit waits for a process to end, and a session that has forked a lot lately waits
 for each further fork. So code that forks in a loop sleeps, and other sessions have the processors.
@@ -18,12 +18,13 @@ import select
 import socket
 import time
 from collections import deque
+from errno import EIO
 from typing import Final, NamedTuple, NoReturn
 
-from ..jail import processes
-from ..jail.seccomp import fork_notifications
-from ..jail.session_jail import ForkLimit
-from ..native.process_forks import fork
+from ..jail import fork_notifications, processes
+from ..jail.steps import ForkLimit
+from ..native.forks import fork
+from .session_door import Request, SessionDoor
 
 # Forks that a session may make at once, and further ones each second: a program that starts others
 # in a loop starts fewer, because each start takes a millisecond or more.
@@ -55,7 +56,7 @@ class ForkLimiter:
                 if fd == self._introductions.fileno():
                     self._add_session()
                 elif events & select.POLLIN:
-                    self._sessions[fd].read_fork()
+                    self._sessions[fd].read_notice()
                     self._waiting.add(self._sessions[fd])
                 else:
                     self._remove_session(fd)
@@ -75,53 +76,70 @@ class ForkLimiter:
         introduced = fork_notifications.receive(self._introductions)
         if introduced is None:
             os._exit(0)
-        init, max_processes, listener = introduced
-        if listener < 0:
+        if introduced.listener < 0:
             return  # no descriptors are left: the session cannot fork
-        self._sessions[listener] = _Session(init, max_processes, listener)
-        self._poller.register(listener, select.POLLIN)
+        self._sessions[introduced.listener] = _Session(introduced)
+        self._poller.register(introduced.listener, select.POLLIN)
 
     def _remove_session(self, listener: int) -> None:
         """Remove a session without processes under the filter."""
         self._waiting.discard(self._sessions[listener])
         self._poller.unregister(listener)
         os.close(listener)
-        del self._sessions[listener]
+        self._sessions.pop(listener).door.close()
 
 
 class _Session:
     """One worker, and everything that was ever forked from it."""
 
-    def __init__(self, init: int, max_processes: int, listener: int) -> None:
-        self._init, self._max_processes, self._listener = init, max_processes, listener
-        self._counted = max_processes  # nothing is known yet
+    def __init__(self, introduced: fork_notifications.Introduction) -> None:
+        self._init, self._max_processes = introduced.init, introduced.max_processes
+        self._listener = introduced.listener
+        self.door = SessionDoor(introduced.init, introduced.uid)
+        self._counted = self._max_processes  # nothing is known yet
         self._count_due = 0.0  # on the monotonic clock, as all times here
         # times of admitted forks whose children may be uncounted
         self._admitted: deque[float] = deque()
-        self._waiting: deque[tuple[int, float]] = deque()  # waiting forks, and since when
+        # Waiting calls, and since when.
+        self._waiting: deque[tuple[fork_notifications.Notice, float]] = deque()
         self._answers, self._answers_of = float(_AT_ONCE), time.monotonic()
 
-    def read_fork(self) -> None:
-        """Register a fork that waits."""
-        waiting = fork_notifications.read_fork(self._listener)
+    def read_notice(self) -> None:
+        """Register a fork or a request that waits."""
+        waiting = fork_notifications.read_notice(self._listener)
         if waiting is not None:
             self._waiting.append((waiting, time.monotonic()))
 
     def answer_forks(self, now: float) -> float | None:
-        """Answer the forks that are due; return when to come back, if any is left."""
+        """Answer the calls that are due; return when to come back, if any is left."""
         self._answers += (now - self._answers_of) * _PER_SECOND
         self._answers, self._answers_of = min(self._answers, float(_AT_ONCE)), now
         while self._waiting:
             if self._answers < 1:
                 return now + (1 - self._answers) / _PER_SECOND
             waiting, since = self._waiting[0]
-            admitted = self._admits(now, since)
-            if admitted is None:
+            if waiting.request:
+                self._answer_request(waiting)
+            elif (admitted := self._admits(now, since)) is not None:
+                fork_notifications.answer(self._listener, waiting.id, admitted=admitted)
+            else:
                 return self._count_due
             self._waiting.popleft()
-            fork_notifications.answer(self._listener, waiting, admitted=admitted)
             self._answers -= 1
         return None
+
+    def _answer_request(self, waiting: fork_notifications.Notice) -> None:
+        kind, number, first, second, flags = waiting.request
+        try:
+            fd = self.door.answer(Request(kind, number, first, second))
+        except OSError as error:
+            fork_notifications.refuse(self._listener, waiting.id, error.errno or EIO)
+            return
+        try:
+            inherited = not flags & os.O_CLOEXEC
+            fork_notifications.give(self._listener, waiting.id, fd, inherited=inherited)
+        finally:
+            os.close(fd)
 
     def _admits(self, now: float, since: float) -> bool | None:
         """Return whether the limit admits one more; None: perhaps at the next count."""
@@ -171,6 +189,8 @@ def start(host: socket.socket) -> LimiterLink | None:
             host.close()
             _, max_processes = resource.getrlimit(resource.RLIMIT_NOFILE)
             resource.setrlimit(resource.RLIMIT_NOFILE, (max_processes, max_processes))
+            if not os.getuid():
+                os.setgroups(())  # it takes users of sessions to open their files
             ForkLimiter(limiter_end).serve()
         finally:
             os._exit(1)

@@ -5,6 +5,7 @@ The files are the same for everybody: a page asks for an API key itself, and sen
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -14,15 +15,18 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Match, Route
 from starlette.types import Scope
 
-from repl_env.display.web_files import PAGE_POLICY, WebFile, web_files
+from repl_env.display.pages import PAGE_POLICY, WebFile, web_files
 
-from ..protocol.request_error import RequestError
+from ..tenants import RequestError
 
 _STATIC = Path(__file__).parent / "static"
 _PREFIX = "/web/"
 # Folders of `repl_env.display` whose files the pages load.
 _SHARED = ("shared/", "vendor/")
 
+# Media ranges that match HTML, the most specific first.
+_HTML_RANGES = (b"text/html", b"text/*", b"*/*")
+_ZERO_QUALITY = re.compile(rb"q\s*=\s*0(\.0*)?")
 # `BrowserHeaders` adds who may frame a page, and the headers of every response.
 _HEADERS = {
     "Content-Security-Policy": "; ".join(PAGE_POLICY),
@@ -91,5 +95,13 @@ def _response(request: Request, name: str) -> Response:
 
 
 def _accepts_html(scope: Scope) -> bool:
-    accepted = [value for name, value in scope["headers"] if name == b"accept"]
-    return any(b"text/html" in value.lower() for value in accepted)
+    """Whether the most specific range of `Accept` for HTML is not refused (RFC 9110, 12.5.1)."""
+    values = [value for name, value in scope["headers"] if name == b"accept"]
+    if not b"".join(values).strip():
+        return True  # without the field, a client takes everything
+    accepted = {}
+    for media_range in b",".join(values).lower().split(b","):
+        name, *parameters = (part.strip() for part in media_range.split(b";"))
+        accepted[name] = not any(_ZERO_QUALITY.fullmatch(parameter) for parameter in parameters)
+    matching = [accepted[name] for name in _HTML_RANGES if name in accepted]
+    return matching[0] if matching else False

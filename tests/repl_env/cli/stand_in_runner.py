@@ -12,8 +12,8 @@ from types import SimpleNamespace
 from repl_env.errors import BudgetExceeded, ModelError
 from repl_env.llm.base import Completion, ModelUsage
 from repl_env.models import CodeBlockResult, REPLObservation
-from repl_env.rlm.budget.budget_limits import Spent
-from repl_env.rlm.events import (
+from repl_env.rlm.budget import Spent
+from repl_env.rlm.model_call import (
     CallEnded,
     CallStarted,
     CellRan,
@@ -65,7 +65,7 @@ class RLM:
                 try:
                     await asyncio.Event().wait()
                 except asyncio.CancelledError as error:
-                    error.result = self._result("half", "cancelled")
+                    error.result = self._result("half", "cancelled")  # type: ignore[attr-defined]
                     raise
             case "model-error":
                 error = ModelError("connection", "no such host")

@@ -6,12 +6,12 @@ import signal
 
 import pytest
 
-from repl_env.cli import command_loop
+from repl_env.cli import main
 from tests.late_signals import told_by
 
 _STRUCK = """
 import asyncio
-from repl_env.cli import command_loop
+from repl_env.cli import main as command_line
 from tests.late_signals import struck
 
 class Struck:
@@ -36,7 +36,7 @@ async def main():
         raise
 
 try:
-    command_loop.run(main())
+    command_line.run_loop(main())
 except KeyboardInterrupt:
     print("interrupted")
 """
@@ -54,7 +54,7 @@ def test_results_and_exceptions_of_the_loop_are_unchanged() -> None:
         raise LookupError("of its own")
 
     before = signal.set_wakeup_fd(-1)
-    assert command_loop.run(told()) == 5
+    assert main.run_loop(told()) == 5
     with pytest.raises(LookupError, match="of its own"):
-        command_loop.run(wrong())
+        main.run_loop(wrong())
     assert signal.set_wakeup_fd(before) == -1

@@ -17,11 +17,11 @@ from typer.testing import CliRunner
 
 import repl_sandbox
 from repl_env.cli.main import build
-from repl_sandbox import host_facilities
+from repl_sandbox import doctor
 from repl_sandbox.errors import IsolationError
-from repl_sandbox.jail.remedies import step_error
-from repl_sandbox.limits.cgroups import cgroup_root
-from repl_sandbox.native import sources
+from repl_sandbox.host import cgroup_files
+from repl_sandbox.jail.steps import step_error
+from repl_sandbox.native.library import file_name, source_hash
 
 
 def run(*arguments: str) -> tuple[int, str]:
@@ -98,9 +98,9 @@ def test_the_table_shows_the_remedy_as_it_was_written(monkeypatch: pytest.Monkey
 def test_the_verdict_is_first_and_commands_can_be_copied_at_any_width(
     monkeypatch: pytest.MonkeyPatch, columns: str
 ) -> None:
-    refused = host_facilities.Finding(False, "no")
-    checks = [replace(each, trial=lambda: refused) for each in host_facilities.CHECKS]
-    monkeypatch.setattr(host_facilities, "CHECKS", tuple(checks))
+    refused = doctor.Finding(False, "no")
+    checks = [replace(each, trial=lambda: refused) for each in doctor.CHECKS]
+    monkeypatch.setattr(doctor, "CHECKS", tuple(checks))
     monkeypatch.setattr(repl_sandbox, "Sandbox", Refusing, raising=False)
     output = CliRunner().invoke(build(), ["doctor"], env={"COLUMNS": columns}).output
 
@@ -116,7 +116,7 @@ def test_nothing_is_cut_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) ->
     path = "/sys/fs/cgroup/" + "a-long-name-of-a-group/" * 3
     monkeypatch.setattr(repl_sandbox, "Sandbox", Refusing, raising=False)
     monkeypatch.setattr(
-        cgroup_root, "find", lambda: cgroup_root.CgroupUnavailable(path, f"Write to {path}")
+        cgroup_files, "find", lambda: cgroup_files.CgroupUnavailable(path, f"Write to {path}")
     )
     output = CliRunner().invoke(build(), ["doctor"], env={"COLUMNS": "80"}).output
 
@@ -127,7 +127,7 @@ def test_nothing_is_cut_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_missing_cgroup_has_the_remedy_of_its_own_cause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(repl_sandbox, "Sandbox", Refusing, raising=False)
     monkeypatch.setattr(
-        cgroup_root, "find", lambda: cgroup_root.CgroupUnavailable("not ours", "Use [Delegate].")
+        cgroup_files, "find", lambda: cgroup_files.CgroupUnavailable("not ours", "Use [Delegate].")
     )
     told = json.loads(run("--json")[1])
     (cgroup,) = [one for one in told["facilities"] if one["name"] == "cgroup"]
@@ -140,7 +140,7 @@ def test_a_missing_cgroup_has_the_remedy_of_its_own_cause(monkeypatch: pytest.Mo
 @pytest.mark.skipif(sys.platform != "linux", reason="there is a /proc on Linux only")
 def test_a_system_without_proc_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(repl_sandbox, "Sandbox", Refusing, raising=False)
-    monkeypatch.setattr(host_facilities, "Path", lambda path: Path(f"/nowhere{path}"))
+    monkeypatch.setattr(doctor, "Path", lambda path: Path(f"/nowhere{path}"))
     status, output = run("--json")
     found = {one["name"]: one for one in json.loads(output)["facilities"]}
 
@@ -159,8 +159,8 @@ def test_doctor_runs_on_systems_other_than_linux(monkeypatch: pytest.MonkeyPatch
 
 
 def test_every_facility_that_can_be_missing_has_a_remedy() -> None:
-    assert all(check.remedy for check in host_facilities.CHECKS)
-    assert len({check.name for check in host_facilities.CHECKS}) == len(host_facilities.CHECKS)
+    assert all(check.remedy for check in doctor.CHECKS)
+    assert len({check.name for check in doctor.CHECKS}) == len(doctor.CHECKS)
 
 
 def test_the_command_needs_no_engine_to_be_built() -> None:
@@ -172,8 +172,8 @@ def test_the_native_library_is_shown_with_its_build() -> None:
     (library,) = [one for one in told["facilities"] if one["name"] == "native library"]
 
     assert library["ok"]
-    assert sources.file_name(os.uname().machine) in library["detail"]
-    assert sources.build_hash() in library["detail"]
+    assert file_name(os.uname().machine) in library["detail"]
+    assert source_hash() in library["detail"]
     assert re.search(r"by (gcc|clang) \d", library["detail"])
 
 

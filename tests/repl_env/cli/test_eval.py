@@ -382,7 +382,7 @@ def test_a_results_file_in_use_is_a_usage_error(
     assert "in use by another evaluation" in done.stderr
 
 
-@pytest.mark.parametrize("module", ["evaluate", "bench_tasks"])
+@pytest.mark.parametrize("module", ["evaluate", "tasks"])
 def test_an_unused_command_loads_little(module: str) -> None:
     modules = loaded_by(f"repl_env.cli.{module}", "")
 

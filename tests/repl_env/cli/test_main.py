@@ -223,7 +223,7 @@ def test_the_pages_have_every_option(name: str) -> None:
     """Or, of one that can be switched off, how."""
     pages = "".join((DOCS / f"{page}.md").read_text() for page in PAGES[name])
     named = set(re.findall(r"--[a-z][a-z-]*", pages))
-    command = typer.main.get_command(build()).commands[name]
+    command = typer.main.get_command(build()).commands[name]  # type: ignore[attr-defined]
     options = [
         {*parameter.opts, *parameter.secondary_opts}
         for each in (command, *getattr(command, "commands", {}).values())

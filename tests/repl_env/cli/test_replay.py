@@ -11,10 +11,10 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from repl_env.cli.main import GROUP, build
-from repl_env.cli.render.recorded_tree import print_differences, print_tree
-from repl_env.common.json_values import visible
+from repl_env.cli.trees import print_differences, print_tree
+from repl_env.common.values import visible
 from repl_env.rlm import RLM, ScriptedModel, Trajectory
-from repl_env.rlm.trajectory_rerun import RunDifference
+from repl_env.rlm.replay import RunDifference
 from tests.repl_env.rlm.trajectory.account import (
     account,
     call_ended,
@@ -44,7 +44,7 @@ def path(tmp_path):
 def shown(events, **arguments):
     console = Console(width=120, file=io.StringIO(), highlight=False)
     print_tree(Trajectory.of(events).roots, console=console, **arguments)
-    return console.file.getvalue()
+    return console.file.getvalue()  # type: ignore[attr-defined]
 
 
 # ── shown ────────────────────────────────────────────────────────────────────────────────────────
@@ -207,7 +207,7 @@ def test_the_first_difference_is_shown():
         RunDifference("0", 0, "final_answer", "a", None),
     ]
     print_differences(Trajectory.of(account()).root, found, console)
-    output = console.file.getvalue()
+    output = console.file.getvalue()  # type: ignore[attr-defined]
 
     assert "result.stdout of cell 2 of run 0.3" in output
     assert "recorded: a\n\\x1b[2J" in output and "now: b" in output

@@ -114,7 +114,7 @@ def test_without_matplotlib_a_plot_is_refused_with_the_remedy(
     show: Call, first: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    monkeypatch.delitem(sys.modules, "repl_env.cli.render.results_plot", raising=False)
+    monkeypatch.delitem(sys.modules, "repl_env.cli.plot", raising=False)
     done = show(first, "--png", str(tmp_path / "plot.png"))
 
     assert done.returncode == 1

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from repl_env.cli.run import run
 from repl_env.rlm import Trajectory
-from repl_env.rlm.budget.budget_limits import Budget, Price
+from repl_env.rlm.budget import Budget, Price
 from tests.repl_env.cli import stand_in_runner
 from tests.waiting import LONG, PATIENCE
 
@@ -34,7 +34,7 @@ def script(tmp_path):
 @pytest.fixture
 def ask(monkeypatch, script):
     """Run the command over the stand-in; its result, and the stand-in that was made."""
-    monkeypatch.setitem(sys.modules, "repl_env.rlm.rlm_runner", stand_in_runner)
+    monkeypatch.setitem(sys.modules, "repl_env.rlm.runner", stand_in_runner)
     stand_in_runner.made.clear()
     app = typer.Typer(add_completion=False)
     app.command()(run)
@@ -233,7 +233,7 @@ def test_ctrl_c_cancels_the_run_prints_its_partial_result_and_exits_130(script):
     program = (
         "import sys\n"
         "from tests.repl_env.cli import stand_in_runner\n"
-        "sys.modules['repl_env.rlm.rlm_runner'] = stand_in_runner\n"
+        "sys.modules['repl_env.rlm.runner'] = stand_in_runner\n"
         "from repl_env.cli.main import main\n"
         "main()\n"
     )

@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from repl_env import LocalREPLEnv, Recorder
-from repl_env.display.viewer.named_files import NamedFiles
-from repl_env.display.viewer.recorded_episode import viewable
-from repl_env.display.viewer.view_data import ViewData
+from repl_env.display.files import NamedFiles
+from repl_env.display.viewer import ViewData, viewable
 from repl_env.rlm import TrajectoryWriter
 from tests.repl_env.cli.calls import caller
 from tests.repl_env.rlm.trajectory.account import account

@@ -33,8 +33,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 from websockets.protocol import State
 
-from repl_env.client.protocol.client_frames import REPLIES
-from repl_env.client.protocol.refusal_codes import SUBPROTOCOL
+from repl_env.client.protocol import REPLIES, SUBPROTOCOL
 
 Story: TypeAlias = Callable[["Peer"], Awaitable[None]]
 

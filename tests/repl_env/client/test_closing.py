@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from repl_env.client.async_client import REPLEnv
+from repl_env.client.client import REPLEnv
 from repl_env.errors import ServerUnavailable, SessionLost
 from tests.repl_env.client.scripted_server import Scripted, begun, kept_port
 from tests.repl_env.client.server_stories import before_the_request

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import pytest
 
-from repl_env.client.async_client import REPLEnv
+from repl_env.client.client import REPLEnv
 from repl_env.errors import BadReply, QuotaExceeded, ServerUnavailable
 from tests.repl_env.client.scripted_server import Scripted, begun, observation
 from tests.repl_env.client.server_stories import printed, resumed_to_the_end

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from repl_env import LLM
-from repl_env.client.async_client import REPLEnv
+from repl_env.client.client import REPLEnv
 from repl_env.errors import (
     BadReply,
     CapacityReached,

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from repl_env import ServerError, SessionLost
-from repl_env.client.async_client import REPLEnv
+from repl_env.client.client import REPLEnv
 from tests.repl_env.client.scripted_server import Scripted, begun, observation
 from tests.repl_env.client.server_stories import printed
 

@@ -14,8 +14,8 @@ from urllib.request import Request, urlopen
 import pytest
 
 from repl_env import EpisodeDone, LocalREPLEnv, NotReset, REPLAction, REPLEnv, SessionLost
-from repl_env.client.connection.timeouts import Timeouts
-from repl_env.common.replay_diff import RESULT, normalized
+from repl_env.client.address import Timeouts
+from repl_env.common.files import RESULT, normalized
 from repl_env.errors import CapacityReached, InvalidRequest, TooLarge
 from repl_sandbox import Sandbox
 from tests.limits import GROWING, PATIENT

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from repl_env import EpisodeAborted, EpisodeDone, NotReset, REPLAction
-from repl_env.client.async_client import REPLEnv
-from repl_env.client.protocol import refusal_errors
-from repl_env.client.protocol.refusal_codes import CODES
+from repl_env.client import protocol
+from repl_env.client.client import REPLEnv
+from repl_env.client.protocol import CODES
 from repl_env.errors import (
     AuthenticationFailed,
     CapacityReached,
@@ -23,11 +23,11 @@ from tests.repl_env.client.server_stories import after_the_request, printed
 
 
 def test_every_code_has_its_error():
-    assert {*refusal_errors.AS_LOCALLY, *refusal_errors.ERRORS} == {*CODES}
-    assert not {*refusal_errors.AS_LOCALLY} & {*refusal_errors.ERRORS}
+    assert {*protocol.AS_LOCALLY, *protocol.ERRORS} == {*CODES}
+    assert not {*protocol.AS_LOCALLY} & {*protocol.ERRORS}
 
 
-@pytest.mark.parametrize("code", sorted(refusal_errors.ERRORS))
+@pytest.mark.parametrize("code", sorted(protocol.ERRORS))
 async def test_a_refusal_is_the_error_of_its_code(code):
     async def story(peer):
         await begun(peer)
@@ -41,7 +41,7 @@ async def test_a_refusal_is_the_error_of_its_code(code):
                 await env.execute("x")
 
     error = caught.value
-    assert type(error) is refusal_errors.ERRORS[code]
+    assert type(error) is protocol.ERRORS[code]
     assert (error.code, error.id, error.retry_after) == (code, "log1", 2.0)
     assert error.details == {"sessions": 3}
     assert isinstance(error, REPLError) and isinstance(error, RuntimeError)

@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from repl_env.client.async_client import REPLEnv
-from repl_env.client.session import resumable_session
+from repl_env.client import session
+from repl_env.client.client import REPLEnv
 from repl_env.errors import ReplyTimeout
 from tests.repl_env.client.scripted_server import Scripted, begun, observation
 from tests.repl_env.client.server_stories import after_the_request, printed
@@ -50,7 +50,7 @@ async def test_a_time_out_ends_the_step_and_keeps_the_session(clock):
 
 
 # Longer than a reply takes that is no time out: what a step has (LIMITS), and the margin.
-LONG_S = 30 + resumable_session.MARGIN_S + 1
+LONG_S = 30 + session.MARGIN_S + 1
 
 
 async def test_a_long_step_is_queried_and_waited_for(clock):
@@ -90,7 +90,7 @@ async def test_a_silent_server_without_a_pending_request_is_an_error(clock):
             with pytest.raises(ReplyTimeout):
                 await env.reset()
 
-    assert server.kinds.count("reset") == resumable_session.MAX_SENDS
+    assert server.kinds.count("reset") == session.MAX_SENDS
 
 
 async def test_output_shows_that_a_step_is_running(clock):
@@ -187,7 +187,7 @@ async def test_a_request_that_waits_behind_another_is_not_lost():
         await peer.session()
         await peer.serve("the result")
 
-    stories = [after_the_request, *[busy] * (resumable_session.MAX_SENDS + 1), at_last]
+    stories = [after_the_request, *[busy] * (session.MAX_SENDS + 1), at_last]
     with Scripted(*stories) as server:
         async with REPLEnv(server.url) as env:
             await env.reset()
@@ -195,7 +195,7 @@ async def test_a_request_that_waits_behind_another_is_not_lost():
 
 
 async def test_a_step_that_the_server_does_not_end_is_abandoned_with_its_connection(monkeypatch):
-    monkeypatch.setattr(resumable_session, "ABANDON_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(session, "ABANDON_TIMEOUT_S", 0.05)
 
     async def story(peer):
         await begun(peer)

@@ -12,11 +12,11 @@ import threading
 import pytest
 
 from repl_env import EpisodeDone, LocalREPLEnv, NotReset
-from repl_env.client.async_client import REPLEnv
+from repl_env.client.client import REPLEnv
+from repl_env.client.requests import LARGE
 from repl_env.client.sync_client import SyncREPLEnv
-from repl_env.client.upload.upload_body import LARGE
-from repl_env.env.async_local_env import AsyncLocalREPLEnv
 from repl_env.errors import REPLError, SessionLost
+from repl_env.local import AsyncLocalREPLEnv
 from tests.repl_env.client.scripted_server import Scripted, begun, observation
 
 NOT_FROM_AFAR = {"save", "load", "session", "rubric", "account", "subcalls", "contexts"}
@@ -251,7 +251,7 @@ def test_a_signal_cancels_the_step_that_is_waited_for():
         await peer.serve("the next")
 
     code = (
-        "import sys\nfrom repl_env.client.async_client import REPLEnv\n"
+        "import sys\nfrom repl_env.client.client import REPLEnv\n"
         "with REPLEnv(sys.argv[1]).sync() as env:\n"
         "    env.reset()\n"
         "    try: env.execute('x')\n"
@@ -341,7 +341,7 @@ def test_a_branch_of_the_sync_client_is_synchronous():
 
 def test_a_program_that_closes_nothing_still_ends():
     program = (
-        "import sys\nfrom repl_env.client.async_client import REPLEnv\n"
+        "import sys\nfrom repl_env.client.client import REPLEnv\n"
         "env = REPLEnv(sys.argv[1]).sync()\nenv.reset()\nprint(env.execute('x').done)\n"
     )
     with Scripted() as server:
@@ -361,7 +361,7 @@ def test_a_client_may_be_closed_at_the_exit_of_the_process(registered):
     lines = ["env = REPLEnv(sys.argv[1]).sync()", "env.reset()"]
     lines.insert(1 if registered.startswith("before") else 2, "atexit.register(env.close)")
     program = "\n".join(
-        ["import atexit, sys", "from repl_env.client.async_client import REPLEnv", *lines]
+        ["import atexit, sys", "from repl_env.client.client import REPLEnv", *lines]
     )
     with Scripted() as server:
         done = subprocess.run(

@@ -16,13 +16,12 @@ from typing import Any
 
 import pytest
 
-from repl_env.common.displayed import Displayed
-from repl_env.common.displayed import DisplayedByRepr as ByRepr
-from repl_env.common.encoded_figure import EncodedFigure
-from repl_env.models import CodeBlockResult, REPLObservation, result_of
+from repl_env.common.display import Displayed
+from repl_env.common.display import DisplayedByRepr as ByRepr
+from repl_env.models import CodeBlockResult, EncodedFigure, REPLObservation, result_of
 from repl_env.rlm import Trajectory
 from repl_sandbox import Change, ErrorInfo, Figure, File, Finished, Listing, Raised, Sandbox, Usage
-from repl_sandbox import displayed as engine_displayed
+from repl_sandbox import display as engine_displayed
 
 ROOT = Path(__file__).parents[3]
 PNG = base64.b64decode(
@@ -218,7 +217,7 @@ def test_a_trajectory_is_shown_without_engine_and_server() -> None:
         "assert len(repr(shown)) < 300 and shown._repr_html_()\n"
         "ours = ('repl_sandbox', 'repl_server')\n"
         "loaded = {each for each in sys.modules if each.startswith(ours)}\n"
-        "assert loaded <= {'repl_sandbox', 'repl_sandbox.object_display'}, loaded\n"
+        "assert loaded <= {'repl_sandbox', 'repl_sandbox.display'}, loaded\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 

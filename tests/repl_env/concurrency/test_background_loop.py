@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from repl_env.concurrency import background_loop
-from repl_env.concurrency.background_loop import BackgroundLoop
+from repl_env.common import threads
+from repl_env.common.threads import BackgroundLoop
 from tests.late_signals import told_by
 from tests.repl_env.environment_internals import stop_loop
 
@@ -32,7 +32,7 @@ class Lines:
         self._work, self._strike = work, strike
 
     def __call__(self, frame: Any, event: str, argument: object) -> Any:
-        if frame.f_code.co_filename != background_loop.__file__:
+        if frame.f_code.co_filename != threads.__file__:
             return None
         if event == "line":
             self.count += 1
@@ -133,7 +133,7 @@ def test_a_callback_returns_after_its_event_was_delivered() -> None:
 
 _STRUCK = """
 import asyncio, queue
-from repl_env.concurrency import background_loop
+from repl_env.common import threads
 from tests.late_signals import struck
 
 armed = []
@@ -148,8 +148,8 @@ class Struck(queue.SimpleQueue):
 async def for_ever():
     await asyncio.Event().wait()
 
-background_loop.SimpleQueue = Struck
-work = background_loop.BackgroundLoop("tested")
+threads.SimpleQueue = Struck
+work = threads.BackgroundLoop("tested")
 for wait in (
     lambda: work.wait_for(for_ever()),
     lambda: work.wait_with_callback(lambda tell: for_ever(), print),

@@ -9,12 +9,12 @@ from concurrent.futures import wait
 
 import pytest
 
-from repl_env.concurrency.daemon_threads import DaemonThreads, start_in_thread
+from repl_env.common.threads import DaemonThreads, start_in_thread
 from tests.waiting import LONG, PATIENCE
 
 AT_WORK = """
 import threading
-from repl_env.concurrency.daemon_threads import start_in_thread
+from repl_env.common.threads import start_in_thread
 
 at_work = threading.Event()
 
@@ -28,7 +28,7 @@ print("ends", flush=True)
 """
 FORKED = """
 import os, sys
-from repl_env.concurrency.daemon_threads import start_in_thread
+from repl_env.common.threads import start_in_thread
 
 assert start_in_thread(os.getpid).result() == os.getpid()
 child = os.fork()

@@ -11,12 +11,10 @@ import pytest
 from pydantic import AfterValidator
 
 from repl_env import AsyncLocalREPLEnv, REPLAction, REPLEnvironment
-from repl_env.concurrency.offload import check_deadline, offload
-from repl_env.episode.answer_schemas.json_schema import by_json_schema
+from repl_env.common.threads import check_deadline, offload
+from repl_env.episode.answers import by_json_schema
 from repl_env.models import REPLObservation
-from repl_env.rewards.outcome_rubrics import ExactMatchRubric
-from repl_env.rewards.repl_rubric import REPLRubric
-from repl_env.rewards.rubric import Rubric
+from repl_env.rubrics import ExactMatchRubric, REPLRubric, Rubric
 from tests.waiting import PATIENCE
 
 LARGE = 5_000
@@ -91,7 +89,7 @@ async def test_a_cancelled_caller_waits_for_begun_work_alone() -> None:
 async def test_a_schema_is_checked_the_same_in_a_thread_and_on_the_loop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("repl_env.concurrency.offload.AT_ONCE_S", -1.0)
+    monkeypatch.setattr("repl_env.common.threads.AT_ONCE_S", -1.0)
     check = await offload(partial(by_json_schema, {"type": "integer", "title": "aside"}))
     assert await offload(partial(check, 3)) == 3
     with pytest.raises(ValueError, match="not of type 'integer'"):

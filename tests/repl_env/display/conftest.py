@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from repl_env.display.viewer.named_files import NamedFiles
-from repl_env.display.viewer.view_data import ViewData
-from repl_env.display.viewer.view_server import ViewServer
+from repl_env.display.files import NamedFiles
+from repl_env.display.pages import ViewServer
+from repl_env.display.viewer import ViewData
 
 
 @dataclass(frozen=True)

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from repl_env.display.viewer.html_export import (
+from repl_env.display.pages import (
     PageTooLarge,
+    as_script_data,
     evaluation_page_data,
+    link,
     trajectory_data,
     write_page,
 )
-from repl_env.display.viewer.module_linker import link
-from repl_env.display.viewer.size_limit import as_script_data
 from repl_env.evaluation import read_results
 from tests.repl_env.rlm.trajectory.account import (
     account,

@@ -7,11 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from repl_env.display.viewer import growing_lines
-from repl_env.display.viewer.event_rows import event_row
-from repl_env.display.viewer.named_files import NamedFiles
-from repl_env.display.viewer.trajectory_index import MAX_ROWS, TrajectoryIndex
-from repl_env.display.viewer.view_data import ViewData
+from repl_env.display import files as growing_lines
+from repl_env.display.files import NamedFiles
+from repl_env.display.viewer import MAX_ROWS, TrajectoryIndex, ViewData, event_row
 from repl_env.rlm import TrajectoryWriter
 from tests.repl_env.rlm.trajectory.account import account, cell_started, ended, replied, started
 
@@ -162,7 +160,7 @@ def test_a_task_leads_to_the_trajectory_that_its_result_names(tmp_path, named):
         "spent": {}, "question": "q?", "expected": "x", "trajectory": "runs/a.jsonl",
     }  # fmt: skip
     lines = [spent, row, row | {"id": "b", "trajectory": "runs/none.jsonl"}, row | {"id": "c"}]
-    lines[-1].pop("trajectory")
+    lines[-1].pop("trajectory")  # type: ignore[attr-defined]
     (tmp_path / "results.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     for folder in ("runs", "other"):
         (tmp_path / folder).mkdir()

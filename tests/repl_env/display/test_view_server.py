@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from repl_env.display.viewer.named_files import NamedFiles
+from repl_env.display.files import NamedFiles
 from repl_env.rlm import TrajectoryWriter
 from tests.repl_env.rlm.trajectory.account import account
 

@@ -8,7 +8,7 @@ import tomllib
 
 import pytest
 
-from repl_env.display.web_files import WEB, web_files
+from repl_env.display.pages import WEB, web_files
 
 FILES = web_files()
 OURS = sorted(name for name in FILES if not name.startswith("vendor/"))

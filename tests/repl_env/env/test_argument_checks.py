@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from repl_env import REPLEnv, REPLEnvironment, REPLVectorEnv
-from repl_env.llm.model_spec import LLM
+from repl_env.llm.spec import LLM
 
 _WRONG = [
     ({"isolation": "foo"}, ValueError, "isolation"),

@@ -11,11 +11,9 @@ import psutil
 import pytest
 
 from repl_env import AsyncLocalREPLEnv, LocalREPLEnv, REPLAction, REPLVectorEnv
-from repl_env.episode import sandbox_provider
+from repl_env.episode import sandboxes
 from repl_env.errors import EpisodeDone, NotReset
-from repl_env.rewards.outcome_rubrics import ExactMatchRubric
-from repl_env.rewards.repl_rubric import REPLRubric
-from repl_env.rewards.rubric import Rubric
+from repl_env.rubrics import ExactMatchRubric, REPLRubric, Rubric
 from repl_sandbox import AsyncSandbox, Limits, Sandbox, SessionBusy
 from tests.limits import PATIENT
 
@@ -234,7 +232,7 @@ async def test_a_plain_sandbox_just_works():
 
 def test_episodes_of_all_loops_and_threads_share_one_sandbox():
     """The first user starts the sandbox; a loop that ends does not end it."""
-    settings = sandbox_provider.SandboxSettings(limits=Limits(processes=9))
+    settings = sandboxes.SandboxSettings(limits=Limits(processes=9))
 
     async def one(number):
         async with AsyncLocalREPLEnv(limits=Limits(processes=9)) as env:
@@ -243,14 +241,14 @@ def test_episodes_of_all_loops_and_threads_share_one_sandbox():
 
     async def episodes():
         found = await asyncio.gather(*map(one, range(3)))
-        return found, (await sandbox_provider.SandboxProvider(None, settings).async_sandbox()).plain
+        return found, (await sandboxes.SandboxProvider(None, settings).async_sandbox()).plain
 
     found, first = asyncio.run(episodes())
     assert found == ["'0'", "'1'", "'2'"]
     with ThreadPoolExecutor(2) as pool:
         for found, sandbox in pool.map(lambda _: asyncio.run(episodes()), range(2)):
             assert (found, sandbox) == (["'0'", "'1'", "'2'"], first)
-    assert sandbox_provider.SandboxProvider(None, settings).blocking_sandbox() is first
+    assert sandboxes.SandboxProvider(None, settings).blocking_sandbox() is first
     first.close()
     found, second = asyncio.run(episodes())
     assert found == ["'0'", "'1'", "'2'"]
@@ -259,8 +257,8 @@ def test_episodes_of_all_loops_and_threads_share_one_sandbox():
 
 
 async def test_a_cancelled_start_of_a_shared_sandbox_is_continued_by_the_next_caller():
-    settings = sandbox_provider.SandboxSettings(limits=Limits(processes=10))
-    source = sandbox_provider.SandboxProvider(None, settings)
+    settings = sandboxes.SandboxSettings(limits=Limits(processes=10))
+    source = sandboxes.SandboxProvider(None, settings)
     waiting = asyncio.ensure_future(source.async_sandbox())
     await asyncio.sleep(0)
     waiting.cancel()

@@ -16,6 +16,7 @@ from repl_env import (
     Rubric,
 )
 from repl_env.rlm import Budget
+from repl_env.rlm.answerers import PROBE_PROMPT
 from repl_sandbox import AsyncSandbox, SandboxError
 from tests.repl_env.environment_internals import wrapped_environment
 
@@ -101,12 +102,13 @@ def test_ids_name_the_original_of_a_branch(make):
 
 
 def test_tools_and_subcalls_work_and_fail_for_the_branch_alone(make):
-    asked = []
+    asked, down = [], []
 
     def ask(prompt):
         asked.append(prompt)
-        if prompt == "fail":
-            raise ValueError("no")
+        if prompt == "fail" or down:
+            down.append(prompt)
+            raise ConnectionError("no route")
         return prompt.upper()
 
     env = make(llm_query_fn=ask, tools={"double": lambda x: 2 * x})
@@ -115,12 +117,13 @@ def test_tools_and_subcalls_work_and_fail_for_the_branch_alone(make):
     try:
         assert branch.execute("double(21), llm_query('a')").observation.result.value == "(42, 'A')"
         assert branch.execute("llm_query('fail')").metadata["error_kind"] == "llm"
+        down.clear()
         fine = env.execute("llm_query('b')")
         assert (fine.metadata["error_kind"], fine.metadata["mask"]) == (None, False)
         assert branch.execute("1").metadata["mask"] is True
     finally:
         branch.close()
-    assert asked == ["a", "fail", "b"]
+    assert asked == ["a", "fail", PROBE_PROMPT, "b"]
 
 
 def test_seeds_make_candidates_differ(make):

@@ -6,7 +6,7 @@ import signal
 import psutil
 import pytest
 
-from repl_env.episode import sandbox_provider
+from repl_env.episode import sandboxes
 from repl_env.server.python_executor import PythonExecutor
 from tests.internals import zygote_pid
 from tests.repl_env.environment_internals import set_process_sandbox
@@ -53,6 +53,15 @@ def test_a_context_and_variables_are_set(executor):
     assert executor.get_variable("context") == "Hello"
     assert executor.get_variable("rows") == [1, {"a": None}]
     assert executor.get_variable("missing") is None
+
+
+def test_names_of_the_session_itself_cannot_be_set(executor: PythonExecutor) -> None:
+    for name in ("__builtins__", "__name__", "_out", "call_host"):
+        with pytest.raises(ValueError, match=r"own|taken"):
+            executor.set_variable(name, {})
+        with pytest.raises(ValueError, match=r"own|taken"):
+            executor.set_context("text", name)
+    assert executor.execute("print(len([1]))")["stdout"] == "1\n"
 
 
 def test_a_variable_that_json_cannot_carry_is_a_type_error(executor):
@@ -102,12 +111,12 @@ def test_a_long_output_is_cut(sandbox):
 
 
 def test_a_shared_sandbox_that_was_ended_is_replaced(monkeypatch):
-    home = sandbox_provider.SandboxRegistry()
+    home = sandboxes.SandboxRegistry()
     set_process_sandbox(monkeypatch, lambda: home)
     try:
         with PythonExecutor() as executor:
             executor.execute("x = 1")
-            zygote = zygote_pid(home.get(sandbox_provider.SandboxSettings()))
+            zygote = zygote_pid(home.get(sandboxes.SandboxSettings()))
             os.kill(zygote, signal.SIGKILL)
             eventually(lambda: psutil.Process(zygote).status() == psutil.STATUS_ZOMBIE)
             executor.reset()

@@ -20,7 +20,7 @@ from repl_env import (
     SessionBusy,
     StepResult,
 )
-from repl_env.env.code_executor import PythonExecutor
+from repl_env.server.python_executor import PythonExecutor
 from tests.server.conftest import serving
 from tests.waiting import PATIENCE
 

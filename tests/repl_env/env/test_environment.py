@@ -7,7 +7,7 @@ import pytest
 from repl_env import REPLAction, REPLEnvironment
 from repl_env.errors import NotReset
 from repl_env.interfaces import Environment, Transform
-from repl_env.rewards.rubric import Rubric
+from repl_env.rubrics import Rubric
 from repl_sandbox import AsyncSandbox
 
 

@@ -7,24 +7,19 @@ from typing import Any
 
 import pytest
 
-from repl_env.env.episode_request import episode_config
-from repl_env.env.lifecycle.current_episode import CurrentEpisode, HiddenTask
-from repl_env.env.lifecycle.episode_slot import EpisodeSlot
-from repl_env.env.lifecycle.equipment import EpisodeEquipment
-from repl_env.env.lifecycle.scorer import RewardStep
-from repl_env.env.lifecycle.session_opening import SessionOpening
-from repl_env.env.lifecycle.step import StepOperations
-from repl_env.env.options import EnvironmentOptions
+from repl_env.env.current_episode import CurrentEpisode, EpisodeSlot, HiddenTask, SessionOpening
+from repl_env.env.options import EnvironmentOptions, EpisodeEquipment, episode_config
+from repl_env.env.step import RewardStep, StepOperations
 from repl_env.episode.call_options import ResetOptions
 from repl_env.episode.effects import run_blocking
 from repl_env.episode.rules import Episode
-from repl_env.episode.sandbox_provider import SandboxProvider, SandboxSettings
+from repl_env.episode.sandboxes import SandboxProvider, SandboxSettings
 from repl_env.errors import EpisodeAborted, EpisodeDone, NotReset
 from repl_env.interfaces import Environment
 from repl_env.models import CodeBlockResult, REPLAction, REPLObservation
-from repl_env.rewards.rubric import Rubric
-from repl_env.rlm.subcalls.provider import GivenProvider
-from repl_env.rlm.subcalls.subcall_settings import SubcallSettings
+from repl_env.rlm.answerers import SubcallSettings
+from repl_env.rlm.providers import GivenProvider
+from repl_env.rubrics import Rubric
 from repl_sandbox.errors import SandboxError, SessionClosed
 
 
@@ -206,9 +201,9 @@ def test_a_step_whose_session_is_lost_abandons_the_episode() -> None:
     current.session.run = run
     with pytest.raises(EpisodeAborted, match="gone"):
         run_blocking(
-            StepOperations(slot, RewardStep(lambda: scored)).take_step(
-                "plain", REPLAction(code="1"), None, {}
-            )
+            StepOperations(
+                slot, RewardStep(lambda: scored), SimpleNamespace(sandbox_provider=None)
+            ).take_step("plain", REPLAction(code="1"), None, {})
         )
     assert current.session.closed == 1
     with pytest.raises(NotReset):

@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from repl_env import AsyncLocalREPLEnv, LocalREPLEnv, REPLEnvironment, REPLVectorEnv
-from repl_env.episode import sandbox_provider
+from repl_env.episode import sandboxes
 from repl_env.errors import EpisodeAborted, EpisodeDone, NotReset
 from repl_sandbox import Limits
 from tests.internals import zygote_pid
@@ -194,36 +194,36 @@ def test_a_step_before_reset_or_after_close_is_an_error(make):
 
 
 def test_equal_settings_share_one_sandbox():
-    small = sandbox_provider.SandboxSettings(limits=Limits(processes=8))
-    same = sandbox_provider.SandboxSettings(limits=Limits(processes=8))
-    one = sandbox_provider.SandboxProvider(None, small).blocking_sandbox()
-    assert sandbox_provider.SandboxProvider(None, same).blocking_sandbox() is one
+    small = sandboxes.SandboxSettings(limits=Limits(processes=8))
+    same = sandboxes.SandboxSettings(limits=Limits(processes=8))
+    one = sandboxes.SandboxProvider(None, small).blocking_sandbox()
+    assert sandboxes.SandboxProvider(None, same).blocking_sandbox() is one
     with LocalREPLEnv(limits=Limits(processes=8)) as env:
         env.reset()
         assert env.execute("1 + 1").observation.result.value == "2"
-        assert sandbox_provider.SandboxProvider(None, small).blocking_sandbox() is one
+        assert sandboxes.SandboxProvider(None, small).blocking_sandbox() is one
     one.close()
     with LocalREPLEnv(limits=Limits(processes=8)) as env:
         env.reset()
         assert env.execute("1 + 1").observation.result.value == "2"
-    again = sandbox_provider.SandboxProvider(None, small).blocking_sandbox()
+    again = sandboxes.SandboxProvider(None, small).blocking_sandbox()
     assert again is not one
     again.close()
 
 
 def test_a_shared_sandbox_that_was_ended_is_replaced():
     """As an out-of-memory kill does: the sandbox is not closed, but its template is gone."""
-    settings = sandbox_provider.SandboxSettings(limits=Limits(processes=11))
+    settings = sandboxes.SandboxSettings(limits=Limits(processes=11))
     with LocalREPLEnv(limits=Limits(processes=11)) as env:
         env.reset(context="a")
-        one = sandbox_provider.SandboxProvider(None, settings).blocking_sandbox()
+        one = sandboxes.SandboxProvider(None, settings).blocking_sandbox()
         os.kill(zygote_pid(one), signal.SIGKILL)
         # The session ends with its template, a moment later: a cell that lasts is sure to meet it.
         with pytest.raises(EpisodeAborted):
             env.execute("import time; time.sleep(60)")
         env.reset(context="b")
         assert env.execute("context").observation.result.value == "'b'"
-        again = sandbox_provider.SandboxProvider(None, settings).blocking_sandbox()
+        again = sandboxes.SandboxProvider(None, settings).blocking_sandbox()
         assert again is not one
     again.close()
 

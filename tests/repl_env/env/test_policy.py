@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from repl_env import LocalREPLEnv
-from repl_env.env.async_local_env import AsyncLocalREPLEnv
+from repl_env.local import AsyncLocalREPLEnv
 from repl_sandbox import Policy, Sandbox
 from tests.repl_env.environment_internals import wrapped_environment
 

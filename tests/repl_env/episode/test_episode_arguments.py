@@ -6,7 +6,7 @@ import numpy
 import pytest
 
 from repl_env import LocalREPLEnv
-from repl_env.llm.model_spec import LLM
+from repl_env.llm.spec import LLM
 from repl_sandbox import Limits, Sandbox
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from repl_env import AsyncLocalREPLEnv, NotReset, REPLAction, REPLEnvironment, REPLVectorEnv
-from repl_env.storage.recorder import Recorder
+from repl_env.env.recordings import Recorder
 
 WRITE = "open('out.csv', 'w').write(open('in.csv').read().upper())"
 

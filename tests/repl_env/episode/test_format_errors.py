@@ -15,11 +15,9 @@ from repl_env import (
     REPLEnvironment,
     REPLVectorEnv,
 )
-from repl_env.rewards.outcome_rubrics import CustomMetricRubric, OutcomeRubric
-from repl_env.rewards.repl_rubric import REPLRubric
-from repl_env.rlm.budget.budget_limits import Budget
-from repl_env.storage.recorder import Recorder
-from repl_env.storage.recordings import replay
+from repl_env.env.recordings import Recorder, replay
+from repl_env.rlm.budget import Budget
+from repl_env.rubrics import CustomMetricRubric, OutcomeRubric, REPLRubric
 from tests.server.conftest import DEFAULTS, serving
 
 TOLD = "No code block was found. Write one."

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from repl_env.episode.answer_schemas.json_schema import by_json_schema
+from repl_env.episode.answers import by_json_schema
 
 
 def schema_of_doublings(levels):
@@ -44,7 +44,7 @@ def test_a_pattern_takes_linear_time():
 
 
 def test_a_validation_ends_when_its_time_is_over(monkeypatch):
-    monkeypatch.setattr("repl_env.episode.answer_schemas.json_schema.CHECK_S", 0.05)
+    monkeypatch.setattr("repl_env.episode.answers.CHECK_S", 0.05)
     check = by_json_schema(schema_of_doublings(50))
     with pytest.raises(ValueError, match=r"takes too long to check: more than 0\.05 s"):
         check("x")

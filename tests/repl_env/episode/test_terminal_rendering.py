@@ -5,8 +5,7 @@ import io
 import pytest
 from tqdm import tqdm
 
-from repl_env.episode.observations import failure, render
-from repl_env.episode.terminal_rendering import as_shown
+from repl_env.episode.observations import as_shown, failure, render
 from repl_sandbox.types import ErrorInfo, Finished, Raised
 
 

@@ -10,10 +10,8 @@ import pytest
 
 from repl_env import AsyncLocalREPLEnv, REPLVectorEnv
 from repl_env.models import StepResult
-from repl_env.rewards.outcome_rubrics import ExactMatchRubric
-from repl_env.rewards.repl_rubric import REPLRubric
-from repl_env.rewards.rubric import Rubric
-from repl_env.rlm.budget.budget_limits import Budget
+from repl_env.rlm.budget import Budget
+from repl_env.rubrics import ExactMatchRubric, REPLRubric, Rubric
 from tests.internals import session_links
 from tests.repl_env.rewards.test_rubrics import ended
 
@@ -133,7 +131,10 @@ def test_the_task_reward_is_reported_apart(make, rubric, codes, parts, task):
 
 
 def test_an_infrastructure_error_pays_nothing(make):
-    env = make(llm_query_fn=lambda prompt: 1 / 0, rubric=Brief())
+    def no_route(prompt):
+        raise ConnectionError(prompt)
+
+    env = make(llm_query_fn=no_route, rubric=Brief())
     env.reset(expected_answer="1")
     result = env.execute("llm_query('x')\nFINAL(1)")
     assert (result.reward, result.task_reward, result.terminated) == (0.0, 0.0, True)

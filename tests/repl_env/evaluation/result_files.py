@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from repl_env.evaluation import Result
-from repl_env.evaluation.results_file import ResultsFile
+from repl_env.evaluation.evaluator import ResultsFile
 from repl_env.rlm import Spent
 
 

@@ -138,7 +138,7 @@ def test_a_result_with_a_value_that_no_evaluation_writes_is_refused(
 
 
 def test_a_device_is_no_file_of_results() -> None:
-    with pytest.raises(ResultsError, match="/dev/zero is not a regular file"):
+    with pytest.raises(ResultsError, match="/dev/zero: is a device"):
         read_results("/dev/zero")
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from repl_env.evaluation import DatasetError, read_dataset
 from repl_env.rlm import TaskNote
-from repl_env.rlm.trajectory.task_facts import task_note
+from repl_env.rlm.trajectory_events import task_note
 
 GOOD = {"id": "a", "question": "How many?", "context": "x x", "answer": 2}
 
@@ -57,6 +57,14 @@ def test_null_means_no_context(tmp_path: Path) -> None:
     assert dataset.load(dataset.entries[0]).context is None
 
 
+def test_the_names_of_a_reset_mean_the_same(tmp_path: Path) -> None:
+    names = {"id": "task_id", "question": "task_prompt", "answer": "expected_answer"}
+    renamed = {names.get(name, name): value for name, value in GOOD.items()}
+    dataset = read_dataset(written(tmp_path, renamed))
+    task = dataset.load(dataset.entries[0])
+    assert (task.id, task.question, task.answer) == (GOOD["id"], GOOD["question"], GOOD["answer"])
+
+
 def test_a_limit_stops_reading_the_dataset(tmp_path: Path) -> None:
     assert len(read_dataset(written(tmp_path, GOOD, "{broken"), limit=1).entries) == 1
 
@@ -73,6 +81,7 @@ def test_a_limit_stops_reading_the_dataset(tmp_path: Path) -> None:
         (without("question"), '"question" is missing'),
         (without("answer"), '"answer" is missing'),
         ({**GOOD, "answer": None}, '"answer" is missing'),
+        ({**GOOD, "expected_answer": 1}, '"answer" and "expected_answer" are one field'),
         (without("context"), 'one of "context" and "context_file"'),
         ({**GOOD, "context_file": "x"}, 'one of "context" and "context_file"'),
         ({**without("context"), "context_file": 3}, '"context_file" must be a path'),

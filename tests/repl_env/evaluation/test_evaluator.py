@@ -23,9 +23,9 @@ from repl_env.evaluation import (
     read_dataset,
     summarize,
 )
-from repl_env.evaluation.metrics import metric_of
-from repl_env.rewards.outcome_rubrics import ExactMatchRubric
+from repl_env.evaluation.dataset import metric_of
 from repl_env.rlm import ScriptedModel, Spent, Trajectory
+from repl_env.rubrics import ExactMatchRubric
 
 
 @pytest.fixture
@@ -397,7 +397,7 @@ def runs(monkeypatch):
             usage = Spent(calls=1)
             if expected_answer == 9:
                 error = ModelError("connection", "refused")
-                error.result = SimpleNamespace(
+                error.result = SimpleNamespace(  # type: ignore[attr-defined]
                     final_answer="partly", stop_reason="error", usage=usage
                 )
                 raise error
@@ -409,8 +409,8 @@ def runs(monkeypatch):
                 usage=usage,
             )
 
-    module = ModuleType("repl_env.rlm.rlm_runner")
-    module.RLM = RLM
+    module = ModuleType("repl_env.rlm.runner")
+    module.RLM = RLM  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, module.__name__, module)
     return made
 

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from repl_env.evaluation.confidence_intervals import (
+from repl_env.evaluation.dataset import RUBRICS, answered, metric_of, score
+from repl_env.evaluation.report import (
     interval,
     newcombe,
     paired_interval,
@@ -14,8 +15,6 @@ from repl_env.evaluation.confidence_intervals import (
     student,
     wilson,
 )
-from repl_env.evaluation.metrics import RUBRICS, metric_of, score
-from repl_env.evaluation.solvers import answered
 
 PAIRS = [[1, 2], [3, 4]]
 

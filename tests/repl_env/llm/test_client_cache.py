@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
+from contextlib import suppress
 
 import pytest
 
+from repl_env.common.threads import RUNS
+from repl_env.errors import ModelError
 from repl_env.interfaces import Message
 from repl_env.rlm import RLM, ChatModel, Completion, HFModel, OpenAIModel, ScriptedModel
+from tests.repl_env.llm.endpoint import Drop, Status
 from tests.waiting import PATIENCE
 
 QUESTION: list[Message] = [{"role": "user", "content": "?"}]
@@ -87,3 +92,38 @@ def test_a_conversation_that_was_awaited_may_be_in_a_plain_with(sandbox) -> None
     before = sandbox.statistics().open
     assert asyncio.run(whole()) == "1"
     assert sandbox.statistics().open == before
+
+
+@KINDS
+@pytest.mark.parametrize("answer", [Status(401), Drop(), "yes"])
+def test_a_model_that_nobody_closed_leaves_no_complaint(endpoint, kind, answer, caplog) -> None:
+    """A caught error holds the model until the collector finds both."""
+    served = endpoint(answer)
+    with caplog.at_level(logging.ERROR):
+        model = kind("m", base_url=served.base_url, max_retries=0)
+        with suppress(ModelError):
+            RUNS.wait_for(ask(model))
+        del model
+        gc.collect()
+        assert served.wait_closed(PATIENCE)
+    assert caplog.messages == []
+
+
+@KINDS
+def test_nor_does_one_whose_loop_was_only_closed(endpoint, kind, caplog) -> None:
+    served = endpoint(Drop())  # no connection is left, which asyncio itself would complain about
+    with caplog.at_level(logging.ERROR):
+        model = kind("m", base_url=served.base_url, max_retries=0)
+        with pytest.raises(ModelError):
+            run_on_a_loop_that_only_closes(ask(model))
+        del model
+        gc.collect()
+    assert caplog.messages == []
+
+
+def run_on_a_loop_that_only_closes(coroutine) -> None:
+    loop = asyncio.new_event_loop()
+    try:
+        loop.run_until_complete(coroutine)
+    finally:
+        loop.close()

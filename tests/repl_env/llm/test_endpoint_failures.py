@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import socket
 import threading
@@ -59,7 +60,7 @@ async def test_a_redirect_is_not_followed(endpoint, make, status: int) -> None:
     served = endpoint(Status(status, headers={"location": to}))
     error = await failure(make(served.base_url, api_key="k", headers={"X-Key": "secret"}))
     assert elsewhere.requests == []
-    assert (error.kind, error.retryable) == ("request", False)
+    assert (error.kind, error.retryable) == ("not_found", False)
     assert f"status {status}: the endpoint redirects to {to}, which is not followed" in str(error)
 
 
@@ -68,7 +69,8 @@ STATUSES = [
     (401, "authentication", False),
     (402, "rate_limit", False),
     (403, "authentication", False),
-    (404, "request", False),
+    (404, "not_found", False),
+    (407, "authentication", False),
     (408, "timeout", True),
     (409, "server", True),
     (413, "request", False),
@@ -239,12 +241,68 @@ async def test_a_malformed_event_is_a_server_error(endpoint, event: bytes) -> No
     assert (error.kind, error.retryable) == ("server", True)
 
 
+MALFORMED = [
+    Raw(b'{"choices": []}'),
+    Raw(b'{"choices": null}'),
+    Raw(b'{"choices": [{"index": 0, "finish_reason": "stop"}]}'),
+    Raw(b'{"error": {"code": 502}}'),
+    Raw(b'{"error": {"message": "no upstream", "code": "502"}, "choices": null}'),
+    Raw(b'{"choices": [{"error": {"message": "overloaded", "code": 503}}]}'),
+    Raw(HTML.encode(), "text/html"),
+    Raw(b'{"choices": [{"message": {"role": "assis'),
+    Raw(b""),
+    Reply("half", "error"),
+    Cut(),
+    Drop(),
+]
+
+
+@pytest.mark.parametrize("bad", MALFORMED)
+async def test_a_malformed_completion_is_requested_again(endpoint, make, bad) -> None:
+    """By every model, like a status: gateways answer 200 before the model behind them fails."""
+    if isinstance(bad, Raw) and make is streamed:
+        body = bad.body.replace(b'"stop"', b"null")
+        bad = Raw(b"data: " + body + b"\n\n", "text/event-stream")
+    served = endpoint([bad, "yes"])
+
+    assert (await answer(make(served.base_url))).text == "yes"
+    assert len(served.requests) == 2
+
+
+async def test_a_malformed_completion_is_requested_again_so_often_and_no_more(
+    endpoint, make
+) -> None:
+    served = endpoint([Reply("half", "error"), Reply("half", "error"), "yes"])
+    error = await failure(make(served.base_url, max_retries=1))
+
+    assert error.retryable
+    assert len(served.requests) == 2
+
+
+async def test_an_error_that_lasts_inside_a_success_is_not_requested_again(endpoint, make) -> None:
+    said = {"error": {"message": "no such model", "code": 404}}
+    body = Raw(json.dumps(said).encode())
+    if make is streamed:
+        body = Raw(b"data: " + body.body + b"\n\n", "text/event-stream")
+    served = endpoint([body, "yes"])
+    error = await failure(make(served.base_url))
+
+    assert (error.kind, len(served.requests)) == ("not_found", 1)
+
+
+async def test_the_usage_is_that_of_all_attempts(endpoint, make) -> None:
+    failed = Reply("half", "error", usage={"prompt_tokens": 5, "completion_tokens": 2})
+    good = Reply("yes", usage={"prompt_tokens": 5, "completion_tokens": 1})
+    completion = await answer(make(endpoint([failed, Status(503), good]).base_url))
+    assert completion.usage == ModelUsage(10, 3)
+    error = await failure(make(endpoint(failed).base_url, max_retries=1))
+    assert error.usage == ModelUsage(10, 4)
+
+
 CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 NO_ANSWERS = [
-    (Reply(None), "type", "the answer has no text"),
     (Reply(None, message={"refusal": "I will not"}), "refused", "I will not"),
     (Reply(None, "content_filter"), "refused", "a filter withheld the answer"),
-    (Reply(None, "tool_calls", message={"tool_calls": [CALL]}), "type", "the model called tools, "),
     (Reply("half", "error"), "server", "the model failed"),
     (Reply(None, message={"content": 42}), "type", "the answer is int, not text"),
 ]
@@ -258,6 +316,24 @@ async def test_a_completion_without_an_answer_is_an_error(
 
     assert error.kind == kind
     assert error.message.startswith(message)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        Reply(None),
+        Reply(None, message={"reasoning_content": "I think so."}),
+        Reply(None, message={"reasoning": "I think so.", "content": []}),
+        Reply(None, "tool_calls", message={"tool_calls": [CALL]}),
+        Reply("", "tool_calls", message={"tool_calls": [CALL]}),
+        Reply(None, "function_call", message={"function_call": CALL["function"]}),
+        Reply(None, "length"),
+    ],
+)
+async def test_a_completion_without_content_is_an_empty_text(endpoint, make, reply) -> None:
+    completion = await answer(make(endpoint(reply).base_url, max_retries=0))
+
+    assert (completion.text, completion.finish_reason) == ("", reply.finish_reason)
 
 
 async def test_a_refused_completion_keeps_its_usage(endpoint, make) -> None:
@@ -344,6 +420,33 @@ async def test_no_secret_is_in_an_error_of_the_connection(endpoint, make, caplog
         told = "".join([*traceback.format_exception(error), repr(model), caplog.text])
         assert KEY not in told
         assert HEADER not in told
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_no_key_is_in_a_reply(endpoint, make, stream: bool) -> None:
+    """An endpoint that repeats its request does not bring keys into results and trajectories."""
+    if stream and make is not streamed:
+        pytest.skip("in one piece")
+
+    def echo(asked):
+        said = f"You sent {asked.headers['authorization']}, {asked.headers['x-gate-key']} and "
+        said += f"{asked.headers['x-title']} to {KEY}."
+        return Reply(said, KEY, body={"model": KEY}, pieces=40 if stream else 3)
+
+    headers = {"X-Gate-Key": f"Bearer {HEADER}", "X-Title": "a research title"}
+    completion = await answer(make(endpoint(echo).base_url, api_key=KEY, headers=headers))
+
+    assert KEY not in repr(completion)
+    assert HEADER not in repr(completion)
+    text = "You sent Bearer [secret], [secret] and a research title to [secret]."
+    assert completion.text == text
+
+
+async def test_a_key_in_a_reply_leaves_no_tokens_that_spell_it(endpoint) -> None:
+    for said, ids in ((f"it is {KEY}", None), ("it is 4", (7, 8))):
+        served = endpoint(Reply(said, tokens=((1,), (7, 8), (-0.1, -0.2))))
+        completion = await answer(whole(served.base_url, api_key=KEY, record_tokens=True))
+        assert (completion.tokens and completion.tokens.output_ids) == ids
 
 
 async def test_a_login_inside_a_url_is_a_secret(endpoint, make) -> None:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from repl_env.errors import ModelError
-from repl_env.llm.endpoints.hf_model import SAMPLING
+from repl_env.llm.hf import SAMPLING
 from repl_env.rlm import HFModel, ModelRequest, ModelUsage
 from tests.repl_env.llm.endpoint import Reply
 
@@ -104,7 +104,7 @@ async def test_a_key_of_another_service_needs_a_provider() -> None:
     with pytest.raises(ModelError, match="non-Hugging Face") as raised:
         await HFModel("m", token="sk-of-a-provider", max_retries=0)(QUESTION)
 
-    assert raised.value.kind == "request"
+    assert raised.value.kind == "not_found"
 
 
 def test_the_default_model_is_openenv_s() -> None:

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from repl_env.llm.model_spec import LLM
+from repl_env.llm.spec import LLM
 from repl_env.rlm import HFModel, ModelRequest, OpenAIModel, model_of
 from tests.test_imports import loaded_by
 
@@ -75,7 +75,7 @@ def test_a_missing_library_is_named(monkeypatch, llm: LLM, library: str, extra: 
         model_of(llm)
 
 
-@pytest.mark.parametrize("module", ["repl_env", "repl_env.rlm", "repl_env.llm.model_factory"])
+@pytest.mark.parametrize("module", ["repl_env", "repl_env.rlm", "repl_env.llm.factory"])
 def test_no_library_is_loaded_before_a_model_needs_it(module: str) -> None:
     modules = loaded_by(module, "")
 
@@ -84,5 +84,5 @@ def test_no_library_is_loaded_before_a_model_needs_it(module: str) -> None:
 
 
 def test_the_modules_of_models_load_no_library_by_themselves() -> None:
-    for module in ("repl_env.llm.endpoints.openai_model", "repl_env.llm.endpoints.hf_model"):
+    for module in ("repl_env.llm.openai", "repl_env.llm.hf"):
         assert not loaded_by(module, "") & LIBRARIES

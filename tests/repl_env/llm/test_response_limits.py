@@ -8,7 +8,7 @@ import json
 import pytest
 
 from repl_env.errors import ModelError
-from repl_env.llm.endpoints import response_limits
+from repl_env.llm import endpoints
 from repl_env.rlm import HFModel, OpenAIModel
 from tests.repl_env.llm.endpoint import Raw, Reply, Status
 
@@ -20,8 +20,8 @@ EVENTS = "text/event-stream"
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch) -> None:
-    monkeypatch.setattr(response_limits, "MAX_ANSWER_BYTES", MOST)
-    monkeypatch.setattr(response_limits, "MAX_STREAM_BYTES", 8 * MOST)
+    monkeypatch.setattr(endpoints, "MAX_ANSWER_BYTES", MOST)
+    monkeypatch.setattr(endpoints, "MAX_STREAM_BYTES", 8 * MOST)
 
 
 def body(text: str) -> bytes:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from repl_env.models import REPLAction
-from repl_env.parsing.code_blocks import extract_code_blocks, strip_fence
+from repl_env.parsing.blocks import extract_code_blocks, strip_fence
 
 
 @pytest.mark.parametrize("name", ["repl", "python", "Python", "python3", "py", "{.python}"])

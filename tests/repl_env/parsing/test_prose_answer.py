@@ -2,7 +2,7 @@
 
 import pytest
 
-from repl_env.parsing.prose_answer import ProseAnswer, answer_in
+from repl_env.parsing.replies import ProseAnswer, answer_in
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repl_env.parsing.code_blocks import extract_code_blocks
-from repl_env.parsing.reasoning import without_thoughts
+from repl_env.parsing.blocks import extract_code_blocks, without_thoughts
 
 THOUGHT = "Maybe\n```python\nos.remove('all')\n```\nNo.\nFINAL(1)\n"
 
@@ -24,6 +23,17 @@ THOUGHT = "Maybe\n```python\nos.remove('all')\n```\nNo.\nFINAL(1)\n"
         (f"What is <think>?\n{THOUGHT}</think>\nyes", "yes"),
         ("hm\r\n</think>\r\n\r\nyes", "yes"),
         ("<think>hm</think>\n  ```python\n  x\n  ```", "  ```python\n  x\n  ```"),
+        (f"{THOUGHT}so it is 3.</think>\n\nyes", "yes"),
+        (f"{THOUGHT}so it is 3 </think> \nyes", "yes"),
+        (f"{THOUGHT}so it is 3.</think>yes", "yes"),
+        (f"{THOUGHT}is it 3?</think> yes", "yes"),
+        (f"{THOUGHT}  </think>\nyes", "yes"),
+        (f"{THOUGHT}so it is 3.</think>", ""),
+        (f"The tags are <think> and </think>\n{THOUGHT}it is 3.</think>\nyes", "yes"),
+        (f"{THOUGHT}so </think> is a tag\nand it is 3.\r\n  </think>\r\nyes", "yes"),
+        (f"<think>a <think>b</think>\n{THOUGHT}c.</think>\nyes", "yes"),
+        (f"<think>a\n<think>\nb\n</think>\n{THOUGHT}</think>\nyes", "yes"),
+        ("<think>a tag, <think>, </think>yes", "yes"),
     ],
 )
 def test_a_reply_begins_where_the_reasoning_ends(text, reply):
@@ -49,6 +59,11 @@ def test_a_reply_cut_within_its_reasoning_is_empty(text):
         "<thinking>a</thinking>\nyes",
         "```python\nx = '''\n</think>\n'''\n```\nThat was it.",
         "````\n```\n</think>\n```\n````",
+        "```python\nx = 'a.</think>\n```\nThat was it.",
+        '```python\nx = """a.</think>\nb</think>\n"""\n```\nThat was it.',
+        "The tags are <think> and </think>\nyes",
+        "It ends with `</think>`\nyes",
+        "x = '</think>'\nprint(x)",
     ],
 )
 def test_a_text_that_only_mentions_the_tags_stays_as_it_is(text):
@@ -68,6 +83,16 @@ def test_code_in_reasoning_between_other_tags_is_not_run(opener, closer):
     assert extract_code_blocks(f"{thought}```repl\ny\n```") == ["y"]
     assert extract_code_blocks(f"\n{thought}\n<think>a</think>{thought}```repl\ny\n```") == ["y"]
     assert without_thoughts(thought) == thought  # those that code asked a model for are its own
+
+
+@pytest.mark.parametrize(("opener", "closer"), TAGS)
+@pytest.mark.parametrize("end", ["\n{}\n", "so it is 3.{}\n", "so it is 3 {} \n", "is it 3?{} "])
+def test_code_in_reasoning_whose_tag_was_in_the_prompt_is_not_run(opener, closer, end):
+    text = THOUGHT + end.format(closer)
+    assert extract_code_blocks(f"{text}\n```repl\ny\n```") == ["y"]
+    assert extract_code_blocks(f"{text}So:\n```repl\ny\n```") == ["y"]
+    quoted = f"```python\nx = '''\n{closer}\n'''\n```\nThat is it."
+    assert extract_code_blocks(quoted) == [f"x = '''\n{closer}\n'''"]
 
 
 @pytest.mark.parametrize(
@@ -105,6 +130,9 @@ def test_only_the_code_of_the_reply_is_code():
         "```py\n</think>\n" * 50_000,
         "<think>" * 200_000,
         "\n" * 1_000_000 + "</think>",
+        "a</think>b" * 200_000,
+        "<think> </think>\n" * 100_000,
+        "<think><think></think>" * 100_000,
     ],
 )
 def test_very_many_tags_take_linear_time(text):

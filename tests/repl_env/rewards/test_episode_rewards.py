@@ -6,10 +6,8 @@ import numpy
 import pytest
 
 from repl_env.errors import EpisodeDone
-from repl_env.llm.model_spec import LLM
-from repl_env.rewards.outcome_rubrics import CustomMetricRubric, ExactMatchRubric
-from repl_env.rewards.repl_rubric import REPLRubric
-from repl_env.rewards.rubric import Rubric
+from repl_env.llm.spec import LLM
+from repl_env.rubrics import CustomMetricRubric, ExactMatchRubric, REPLRubric, Rubric
 
 
 def test_environments_do_not_share_a_rubric(make):

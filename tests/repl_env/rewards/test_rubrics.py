@@ -8,9 +8,14 @@ import pytest
 from pydantic import BaseModel
 
 from repl_env.models import CodeBlockResult, REPLAction, REPLObservation
-from repl_env.rewards.outcome_rubrics import CustomMetricRubric, ExactMatchRubric, FuzzyMatchRubric
-from repl_env.rewards.repl_rubric import CodeExecutionRubric, REPLRubric
-from repl_env.rewards.rubric import Rubric
+from repl_env.rubrics import (
+    CodeExecutionRubric,
+    CustomMetricRubric,
+    ExactMatchRubric,
+    FuzzyMatchRubric,
+    REPLRubric,
+    Rubric,
+)
 
 ACTION = REPLAction(code="x")
 

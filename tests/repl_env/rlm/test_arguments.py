@@ -8,7 +8,7 @@ from decimal import Decimal
 import numpy
 import pytest
 
-from repl_env.llm.model_spec import LLM
+from repl_env.llm.spec import LLM
 from repl_env.rlm import RLM, Budget, HFModel, OpenAIModel, RunConfig, ScriptedModel
 
 URL = "http://127.0.0.1:1/v1"

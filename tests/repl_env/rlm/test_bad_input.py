@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from repl_env.rlm import Budget, OpenAIModel, ScriptedModel
-from repl_env.rlm.events import CallEnded
+from repl_env.rlm.model_call import CallEnded
 from tests.repl_env.llm.endpoint import Hang, Reply
 from tests.repl_env.rlm.replies import code, tree
 

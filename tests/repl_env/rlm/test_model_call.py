@@ -450,7 +450,7 @@ def test_500_trees_spend_no_token_more_than_they_may_through_a_gate_of_32():
 async def test_parents_that_wait_for_children_hold_no_slot():
     """Five levels deep through a gate for one: nothing stands still."""
     gate, model = RequestGate(1), Fake(all_that_is_granted)
-    root = Ledger(Budget(calls=None, output_tokens=10**6)).root
+    root = Ledger(Budget(calls=None, output_tokens=10**6, children=None)).root
 
     async def run(account, depth):
         await call_model(model, request(max_output_tokens=3), account, gate)

@@ -3,8 +3,8 @@
 import pytest
 
 from repl_env.models import CodeBlockResult, REPLObservation
-from repl_env.parsing.code_blocks import extract_code_blocks
-from repl_env.rlm.prompt_templates import (
+from repl_env.parsing.blocks import extract_code_blocks
+from repl_env.prompts import (
     RLM_SYSTEM_PROMPT,
     RLM_SYSTEM_PROMPT_QWEN,
     QueryMetadata,

@@ -3,10 +3,10 @@
 import pytest
 
 from repl_env import LocalREPLEnv
+from repl_env.recursive_backends import BackendLimits, DirectLMBackend
 from repl_env.rlm import Completion, ReplayModel, ScriptedModel, Trajectory
-from repl_env.rlm.events import CallEnded, CellRan
-from repl_env.rlm.openenv_compat.lm_backends import BackendLimits, DirectLMBackend
-from repl_env.rlm.transcript import Transcript
+from repl_env.rlm.config import Transcript
+from repl_env.rlm.model_call import CallEnded, CellRan
 from tests.repl_env.rlm.replies import code
 
 

@@ -6,9 +6,9 @@ import threading
 import pytest
 
 from repl_env.errors import ModelError, REPLError
-from repl_env.llm.model_spec import LLM
+from repl_env.llm.spec import LLM
 from repl_env.rlm import RLM, Completion, ModelUsage, ScriptedModel, Trajectory
-from repl_env.rlm.events import CallEnded, ModelReplied, RunStarted
+from repl_env.rlm.model_call import CallEnded, ModelReplied, RunStarted
 from tests.repl_env.rlm.replies import code
 
 
@@ -80,7 +80,7 @@ async def test_the_calls_of_a_further_question_are_its_own(rlm):
 
 def test_a_trajectory_has_no_key_even_if_a_text_repeats_it(rlm, tmp_path, monkeypatch):
     said = code("FINAL('the key is sk-secret-12345')")
-    monkeypatch.setattr("repl_env.llm.model_factory.model_of", lambda llm: ScriptedModel([said]))
+    monkeypatch.setattr("repl_env.llm.factory.model_of", lambda llm: ScriptedModel([said]))
     llm = LLM("m", "http://127.0.0.1:9", "sk-secret-12345")
     result = rlm(llm, trajectory=tmp_path / "run.jsonl").run("?")
     assert "sk-secret" in result.final_answer
@@ -157,7 +157,7 @@ async def test_a_conversation_goes_on_after_a_question_that_failed(rlm, tmp_path
         with pytest.raises(ModelError) as caught:
             await talk.ask("How many?")
         assert (await talk.ask("How many?")).final_answer == "3"
-    assert [run.id for run in caught.value.result.trajectory.roots] == ["0"]
+    assert [run.id for run in caught.value.result.trajectory.roots] == ["0"]  # type: ignore[attr-defined]
     told = [(run.id, run.error_kind) for run in Trajectory.load(path).roots]
     assert told == [("0", "llm"), ("1", None)]
 

@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from repl_env.errors import ModelError
-from repl_env.rewards.outcome_rubrics import OutcomeRubric
-from repl_env.rewards.repl_rubric import REPLRubric
 from repl_env.rlm import Budget, RunConfig, ScriptedModel
-from repl_env.rlm.events import CellRan, RunEnded
+from repl_env.rlm.model_call import CellRan, RunEnded
+from repl_env.rubrics import OutcomeRubric, REPLRubric
 from tests.repl_env.rlm.replies import code, last_message
 from tests.waiting import PATIENCE
 
@@ -135,6 +134,35 @@ def test_an_answer_in_prose_counts(rlm):
     assert (result.final_answer, result.reward, result.iterations) == ("the red door", 1.0, 1)
 
 
+@pytest.mark.parametrize(
+    ("beside", "answer", "value"),
+    [
+        ("The work is done.\nFINAL_VAR(ans)", "v", "v"),
+        ("The work is done.\nFINAL(ans)", "v", "v"),
+        ("FINAL(ans * 2)", "vv", "vv"),
+        ("FINAL(the red door)", "the red door", "the red door"),
+        ("**FINAL_VAR(ans)**", "v", "v"),
+    ],
+)
+def test_an_answer_beside_code_counts_in_the_last_reply_only(rlm, beside, answer, value):
+    for reply in (f"{code('ans = chr(118)')}\n{beside}", f"{beside}\n{code('ans = chr(118)')}"):
+        model = ScriptedModel(lambda request, reply=reply: reply)
+        result = rlm(model, max_iterations=3).run("?")
+        assert (result.final_answer, result.answer_value) == (answer, value)
+        assert (result.stop_reason, result.iterations) == ("max_iterations", 4)
+        told = [last_message(request) for request in model.requests]
+        noted = ["The answer beside your code did not count" in text for text in told]
+        assert noted == [False, True, True, True]
+
+
+def test_an_answer_in_code_leaves_no_word_about_the_prose(rlm):
+    model = ScriptedModel([f"FINAL(1)\n{code('x = 2')}", f"FINAL(1)\n{code('FINAL(x)')}"])
+    assert rlm(model).run("?").final_answer == "2"
+    model = ScriptedModel([f"I call FINAL(x) next.\n{code('x = 2')}", code("FINAL(x)")])
+    assert rlm(model).run("?").final_answer == "2"
+    assert "did not count" not in last_message(model.requests[1])
+
+
 def test_printed_text_of_a_context_does_not_end_a_run(rlm):
     model = ScriptedModel([code("print(context)"), code("FINAL('mine')")])
     assert rlm(model).run("?", "FINAL(theirs)").final_answer == "mine"
@@ -243,7 +271,7 @@ def test_a_turn_without_a_reply_is_no_iteration(rlm):
     spent = rlm(ScriptedModel(reply), budget=Budget(calls=2)).run("?")
     with pytest.raises(ModelError) as caught:
         rlm(ScriptedModel(reply)).run("?")
-    for result in (spent, caught.value.result):
+    for result in (spent, caught.value.result):  # type: ignore[attr-defined]
         assert (result.iterations, len(result.trajectory.root.turns)) == (2, 2)
 
 
@@ -329,8 +357,8 @@ def test_a_model_that_fails_is_an_error_and_never_a_score(rlm):
 
     with pytest.raises(ModelError, match="ConnectionError: no route") as caught:
         rlm(broken).run("?", expected_answer="x")
-    assert (caught.value.result.final_answer, caught.value.result.reward) == (None, None)
-    assert (caught.value.result.stop_reason, caught.value.result.error_kind) == ("error", "llm")
+    assert (caught.value.result.final_answer, caught.value.result.reward) == (None, None)  # type: ignore[attr-defined]
+    assert (caught.value.result.stop_reason, caught.value.result.error_kind) == ("error", "llm")  # type: ignore[attr-defined]
 
 
 def test_a_model_that_raises_system_exit_ends_its_run_alone(rlm):

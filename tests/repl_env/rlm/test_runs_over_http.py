@@ -14,10 +14,11 @@ import pytest
 from repl_env import LLM, AsyncLocalREPLEnv, LocalREPLEnv
 from repl_env.errors import ModelError
 from repl_env.rlm import RLM, Budget, OpenAIModel, Price, RequestGate, RunConfig, Trajectory
-from repl_env.rlm.events import CallEnded, ModelReplied, RunEnded
+from repl_env.rlm.answerers import PROBE_PROMPT
+from repl_env.rlm.model_call import CallEnded, ModelReplied, RunEnded
 from repl_sandbox import Sandbox
 from tests.limits import PATIENT
-from tests.repl_env.llm.endpoint import HTML, Cut, Drop, Hang, Reply, Status
+from tests.repl_env.llm.endpoint import HTML, Cut, Drop, Hang, Raw, Reply, Status
 
 STREAMED = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 
@@ -238,7 +239,7 @@ async def test_the_error_of_a_failed_root_has_no_key(rlm, endpoint, tmp_path) ->
         await runner.arun("Who?")
 
     assert caught.value.kind == "authentication"
-    told = "".join(traceback.format_exception(caught.value)) + repr(caught.value.result)
+    told = "".join(traceback.format_exception(caught.value)) + repr(caught.value.result)  # type: ignore[attr-defined]
     told += (tmp_path / "run.jsonl").read_text()
     assert KEY not in told
     assert HEADER not in told
@@ -281,13 +282,13 @@ async def test_a_failure_at_the_root_is_an_error_and_no_score(
         await rlm(model).arun("Who?", expected_answer="x")
 
     assert (caught.value.kind, caught.value.retryable) == (kind, True)
-    result = caught.value.result
+    result = caught.value.result  # type: ignore[attr-defined]
     assert (result.error_kind, result.reward, result.final_answer) == ("llm", None, None)
     assert (result.usage.calls, result.usage.failed_calls) == (1, 1)
 
 
 @STREAMED
-async def test_a_failure_of_a_sub_call_is_a_text_in_its_place_and_no_score(
+async def test_a_failure_of_a_sub_call_is_a_text_and_masks_if_its_endpoint_fails_for_everybody(
     rlm, endpoint, model_at, failing, stream
 ) -> None:
     failure, kind = failing
@@ -307,13 +308,16 @@ async def test_a_failure_of_a_sub_call_is_a_text_in_its_place_and_no_score(
     assert bad.startswith(f"Error: {kind}: ")
     assert "<html>" not in bad
     assert good == ("fine" if failure else bad)
-    assert (result.error_kind, result.reward) == ("llm", None)
+    masked = failure is None  # else the endpoint works, but for one prompt
+    assert (result.error_kind, result.reward) == (("llm", None) if masked else (None, 0.0))
     assert result.usage.failed_calls == (1 if failure else 2)
 
 
 async def test_a_child_whose_endpoint_fails_masks_its_root(rlm, endpoint, model_at) -> None:
     def answer(asked):
-        return Status(500, HTML) if of_child(asked) else script("FINAL(rlm_query('child:'))")(asked)
+        if of_child(asked) or asked.prompt == PROBE_PROMPT:
+            return Status(500, HTML)
+        return script("FINAL(rlm_query('child:'))")(asked)
 
     model = model_at(endpoint(answer), max_retries=0)
     result = await rlm(model).arun("Who?", expected_answer="x")
@@ -474,3 +478,45 @@ async def test_concurrent_trees_respect_their_budgets_and_the_gate(
     assert set(spent.values()) == {most}
     assert served.most_in_flight == 32
     assert (gate.in_flight, gate.waiting) == (0, 0)
+
+
+@STREAMED
+async def test_a_reply_without_content_is_a_turn_without_code(
+    rlm, endpoint, model_at, stream
+) -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    nothing = [
+        Reply(None, message={"reasoning_content": "hm"}),
+        Reply(None, "tool_calls", message={"tool_calls": [call]}),
+    ]
+    served = endpoint([*nothing, code("FINAL(1)")])
+    result = await rlm(model_at(served, stream=stream)).arun("Who?", expected_answer="1")
+
+    assert (result.final_answer, result.iterations, result.reward) == ("1", 3, 1.0)
+    assert "Your reply had no code block" in served.requests[1].prompt
+
+
+@STREAMED
+async def test_a_malformed_first_reply_ends_no_run(rlm, endpoint, model_at, stream) -> None:
+    body = b'{"error": {"code": 502}}'
+    bad = Raw(b"data: " + body + b"\n\n", "text/event-stream") if stream else Raw(body)
+    served = endpoint([bad, code("FINAL(1)")])
+    result = await rlm(model_at(served, stream=stream)).arun("Who?")
+
+    assert (result.final_answer, result.iterations, result.usage.failed_calls) == ("1", 1, 0)
+
+
+async def test_no_key_is_in_a_result_or_a_trajectory(rlm, endpoint, model_at) -> None:
+    def echo(asked):
+        return code(f"print({asked.headers['authorization']!r})\nFINAL(llm_query('a'))")
+
+    sub = endpoint(lambda asked: f"I got {asked.headers['authorization']}")
+    model, sub_model = (model_at(each, api_key=KEY) for each in (endpoint(echo), sub))
+    result = await rlm(model, sub_model=sub_model).arun("Who?")
+    trajectory = result.trajectory
+
+    assert sub.requests[0].headers["authorization"] == f"Bearer {KEY}"
+    assert result.final_answer == "I got Bearer [secret]"
+    told = repr([trajectory.messages(), trajectory.samples(), list(trajectory.runs())])
+    assert "print('Bearer [secret]')" in told
+    assert KEY not in told + repr(result)

@@ -6,7 +6,7 @@ import pytest
 
 from repl_env import RLM_SYSTEM_PROMPT_SHORT
 from repl_env.rlm import ModelRequest, OpenAIModel, RunConfig, ScriptedModel, Trajectory
-from repl_env.rlm.trajectory_rerun import differences, rerun
+from repl_env.rlm.replay import differences, rerun
 from tests.repl_env.llm.endpoint import Reply
 
 FENCE = "```repl\n"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from repl_env.rlm.transcript import Transcript, characters
+from repl_env.rlm.config import Transcript, characters
 
 OPENING = [{"role": "system", "content": "rules"}, {"role": "user", "content": "question"}]
 

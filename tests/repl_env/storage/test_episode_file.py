@@ -22,10 +22,10 @@ from repl_env import (
     NotReset,
     Rubric,
 )
+from repl_env.env.saving import EpisodeFile
 from repl_env.rlm import Budget
-from repl_env.storage.episode_file import EpisodeFile
 from repl_sandbox import AsyncSandbox, CheckpointError, Sandbox, SandboxError
-from repl_sandbox.protocol import file_container
+from repl_sandbox.protocol import checkpoints
 from tests.limits import PATIENT
 
 TIMES = ("usage", "execution_time", "waiting_time", "total_execution_time")
@@ -357,7 +357,7 @@ def test_a_file_that_is_damaged_is_refused_and_the_episode_goes_on(make, path):
         path.write_bytes(wrong)
         with pytest.raises(CheckpointError):
             env.load(path)
-    path.write_bytes(file_container.pack(b"epis", 99, b"[]", []))
+    path.write_bytes(checkpoints.pack_container(b"epis", 99, b"[]", []))
     with pytest.raises(CheckpointError, match="version 99"):
         env.load(path)
     with pytest.raises(FileNotFoundError):
@@ -381,7 +381,7 @@ HEADERS = [
 @pytest.mark.parametrize("header", HEADERS, ids=range(len(HEADERS)))
 def test_a_file_that_is_malformed_is_refused(header):
     with pytest.raises(CheckpointError):
-        EpisodeFile.parse(file_container.pack(b"epis", 1, header, []))
+        EpisodeFile.parse(checkpoints.pack_container(b"epis", 1, header, []))
 
 
 def test_the_state_in_a_file_is_read_strictly(make, path):
@@ -394,7 +394,7 @@ def test_the_state_in_a_file_is_read_strictly(make, path):
         text = json.dumps({**state, name: wrong}).encode()
         rows = json.dumps([["episode", "", "", len(text)]]).encode()
         with pytest.raises(CheckpointError, match=name):
-            EpisodeFile.parse(file_container.pack(b"epis", 1, rows, [text]))
+            EpisodeFile.parse(checkpoints.pack_container(b"epis", 1, rows, [text]))
 
 
 def test_sparse_files_are_not_read_into_memory(env, path):

@@ -158,8 +158,9 @@ def test_a_csv_task_is_read_and_its_answers_are_hidden(checkout, sandbox, tmp_pa
         env.reset()
         result = env.execute("open('submission.csv', 'w').write('y\\n6\\n8\\n')\nvalidate()")
         assert result.reward == 1.0
-    with pytest.raises(EvaluatorError, match="rows are missing"):
-        evaluate(task, {"submission.csv": "y\n1\n"}, sandbox=sandbox)
+    short = evaluate(task, {"submission.csv": "y\n1\n"}, sandbox=sandbox)
+    assert (short.failure, short.gain) == ("invalid", -1.0)
+    assert "rows are missing" in short.message and "rows" not in short.told
 
 
 def changed(name: str, old: str, new: str) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import textwrap
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from repl_env.errors import EpisodeDone
 from repl_env.tasks import Evaluator, EvaluatorError, TaskError, evaluate, load, load_set, shipped
 from repl_sandbox import Limits, Sandbox
-from repl_sandbox.session import namespace_queries
+from repl_sandbox.session import recovery
 
 from .conftest import EVALUATE, GOOD, HALF, TOML
 
@@ -94,7 +95,7 @@ def test_a_submission_that_fails_is_scored_as_a_failure(write, sandbox, code, ki
 
 
 def test_a_reply_that_cannot_be_read_to_its_end_is_a_crash(write, sandbox, monkeypatch):
-    monkeypatch.setattr(namespace_queries, "RESTART_TIMEOUT", 1.0)
+    monkeypatch.setattr(recovery, "RESTART_TIMEOUT", 1.0)
     endless = "class Endless(list):\n    def __iter__(self):\n        while True: pass\n"
     task = load(write(TOML.replace("call = 20", "call = 1")))
     files = {"double.py": f"{endless}def double(x): return Endless([x])"}
@@ -216,6 +217,146 @@ def test_a_failing_evaluator_is_an_infrastructure_error(write, sandbox, code, to
 
     with pytest.raises(EvaluatorError, match=told):
         evaluate(task, {"double.py": GOOD}, sandbox=sandbox)
+
+
+USES_REPLIES = """
+import time
+SECRETS = {"row-one": 61187, "row-two": 62299}
+found = call("double", [SECRETS])
+if found == "leave":
+    import os
+    os._exit(1)
+while found == "hang":
+    pass
+if found == "too little":
+    raise SystemExit
+if found == "reject":
+    reject(f"double() must return 4 numbers, not {found}")
+if isinstance(found, list) and len(found) == 3:
+    reject(f"double() must return {4 + 300} numbers, not {found[0]} {found}")
+total = found["total"] * 1e300 if isinstance(found, dict) and found else found / 2
+score(total, {"found": found})
+"""
+SCORED = "def double(rows): return 0.5\n"
+UNUSABLE = {
+    "another type": ("[1]", "TypeError"),
+    "an absent key": ("{}", "TypeError"),
+    "a number out of range": ("{'total': 1e300}", "infinities"),
+    "a text": ("'text of ' + str(rows)", "TypeError"),
+    "nothing": ("None", "TypeError"),
+    "what ends the evaluator": ("'leave'", "ended its process"),
+    "what hangs the evaluator": ("'hang'", "did not end"),
+    "what lets it end without a score": ("'too little'", "SystemExit"),
+}
+
+
+@pytest.mark.parametrize(("reply", "told"), UNUSABLE.values(), ids=UNUSABLE)
+def test_a_reply_that_crashes_the_evaluator_is_a_failure(write, sandbox, reply, told):
+    toml = TOML.replace("evaluation = 40", "evaluation = 2") if reply == "'hang'" else TOML
+    folder = write(toml, **{"evaluator/evaluate.py": USES_REPLIES, "baseline/double.py": SCORED})
+    code = f"def double(rows): return {reply}\n"
+    with load(folder).open(sandbox=sandbox) as env:
+        env.reset()
+        env.execute(f"open('double.py', 'w').write({code!r})")
+        report = env.execute("print(validate())").observation.result.stdout
+        last = env.execute("submit()")
+        evaluation = env.evaluation
+
+    assert (evaluation.failure, evaluation.score, last.reward) == ("invalid", None, -1.0)
+    assert told in evaluation.message
+    assert "'failure': 'invalid'" in report and "evaluator could not use" in report
+    assert "row-" not in report and told not in report
+
+
+@pytest.mark.parametrize("baseline", ["def double(rows): return []\n", "1 / 0\n"])
+def test_a_crash_that_the_baseline_causes_too_is_the_evaluators(write, sandbox, baseline):
+    folder = write(**{"evaluator/evaluate.py": USES_REPLIES, "baseline/double.py": baseline})
+
+    with pytest.raises(EvaluatorError, match="TypeError"):
+        evaluate(load(folder), {"double.py": "def double(rows): return []"}, sandbox=sandbox)
+
+
+def test_without_documented_submissions_a_crash_is_that_of_the_submission(write, sandbox):
+    folder = write(**{"evaluator/evaluate.py": USES_REPLIES})
+    shutil.rmtree(folder / "baseline")
+    shutil.rmtree(folder / "solution")
+
+    found = evaluate(load(folder), {"double.py": "def double(rows): return []"}, sandbox=sandbox)
+
+    assert (found.failure, found.gain) == ("invalid", -1.0)
+
+
+def test_a_file_that_crashes_the_evaluator_is_a_failure(write, sandbox):
+    reading = "import json\nscore(json.loads(read('double.py'))['share'])"
+    folder = write(**{"evaluator/evaluate.py": reading, "baseline/double.py": '{"share": 0}'})
+    for text in ("[", "[]", '{"share": null}', '{"share": NaN}'):
+        found = evaluate(load(folder), {"double.py": text}, sandbox=sandbox)
+
+        assert (found.failure, found.score, found.gain) == ("invalid", None, -1.0), text
+
+
+# Each puts the hidden rows into what a failure could tell.
+LEAKS = {
+    "the message of an exception": "raise ValueError(str(rows))",
+    "the name of an exception": "raise type(str(rows), (Exception,), {})",
+    "the name of a reply's type": "return type(str(rows), (), {})()",
+    "a key of a reply": "return {str(rows): object()}",
+    "the name of a nested function": "raise NameError(name=str(rows))",
+    "the note of an exception": "e = ValueError(); e.add_note(str(rows)); raise e",
+    "an exit": "import sys; sys.exit(str(rows))",
+    "the reason of a rejection": "return [str(rows), 1, 2]",
+    "numbers of a rejection": "return [*rows.values(), 'row-one row-two']",
+    "printed text": "import sys; print(rows); print(rows, file=sys.stderr); raise ValueError",
+    "a nested failure": "raise ValueError(str(rows)) from KeyError(str(rows))",
+    "a failing text": "E = type('E', (ValueError,), {'__str__': lambda e: str(rows)}); raise E",
+    "a broken session": "import os; os.write(2, str(rows).encode()); os._exit(1)",
+}
+
+
+@pytest.mark.parametrize("body", LEAKS.values(), ids=LEAKS)
+def test_a_failure_tells_a_policy_nothing_of_hidden_rows(write, sandbox, body):
+    folder = write(**{"evaluator/evaluate.py": USES_REPLIES, "baseline/double.py": SCORED})
+    code = f"def double(rows):\n    assert 'row-one' in rows\n    {body}\n"
+    with load(folder).open(sandbox=sandbox) as env:
+        env.reset()
+        env.execute(f"open('double.py', 'w').write({code!r})")
+        result = env.execute("print(validate())")
+        evaluation = env.evaluation
+
+    report = result.observation.result.stdout
+    assert f"'failure': '{evaluation.failure}'" in report
+    seen = f"{result.observation}{result.observation.metadata}"
+    assert str(evaluation.failure) in {"exception", "invalid", "rejected", "crash"}
+    assert not re.search(r"row-|61187|62299", seen)
+
+
+def test_the_report_of_a_failure_names_kinds_and_counts(write, sandbox):
+    with load(write()).open(sandbox=sandbox) as env:
+        env.reset(max_iterations=10)
+        reports = []
+        for code in ("if x == 2: raise KeyError(x)", "raise Odd", "return object()"):
+            text = f"class Odd(Exception): pass\ndef double(x):\n    {code}\n"
+            env.execute(f"open('double.py', 'w').write({text!r})")
+            reports.append(env.execute("print(validate()['message'])").observation.result.stdout)
+
+    assert reports == [
+        "double() raised KeyError in call 3\n",
+        "double() raised an exception in call 1\n",
+        "double() returned no JSON in call 1\n",
+    ]
+
+
+def test_a_rejection_tells_words_of_the_evaluator_and_counts(write, sandbox):
+    reason = "double() must return {len('x' * 40)} numbers below 1e9, not {call('double', [1])}"
+    task = load(write(**{"evaluator/evaluate.py": f"reject(f{reason!r})"}))
+    with task.open(sandbox=sandbox) as env:
+        env.reset()
+        env.execute("open('double.py', 'w').write('def double(x): return \"beware 1.5\"')")
+        report = env.execute("print(validate()['message'])").observation.result.stdout
+        message = env.evaluation.message
+
+    assert report == "double() must return 40 numbers below 1e9, not … …\n"
+    assert message == "double() must return 40 numbers below 1e9, not beware 1.5"
 
 
 # ── episodes ─────────────────────────────────────────────────────────────────────────────────────

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 import pytest
 
 from repl_env.errors import NotReset, REPLError
 from repl_env.tasks import EvaluatorError, TaskVectorEnv, load
 from repl_sandbox.errors import SandboxError
+from tests.internals import session_links
 from tests.repl_env.environment_internals import row_evaluator
 
 from .conftest import GOOD, TOML
@@ -77,6 +81,17 @@ def test_tasks_of_several_kinds_stand_beside_each_other(write, sandbox):
     assert len({row.metadata["group_id"] for row in rows}) == 2
 
 
+def test_a_row_that_damages_its_own_recovery_is_a_submission_without_files(group):
+    group.reset()
+    os.kill(session_links(group.environments[1].session).pid, signal.SIGSTOP)
+    results = group.step(["submit()", "import os\nos._exit(1)", "submit()"])
+
+    assert [(row.reward, row.done) for row in results] == [(0.5, True), (-1.0, True), (0.5, True)]
+    assert [row.metadata["mask"] for row in results] == [False] * 3
+    assert group.evaluations[1].failure == "missing"
+    assert results[1].metadata["error_kind"] == "crash" and group.masked_share == 0.0
+
+
 def test_a_row_whose_session_dies_is_masked(group):
     group.reset()
     group.environments[1].session.close()
@@ -84,6 +99,7 @@ def test_a_row_whose_session_dies_is_masked(group):
 
     assert [(row.reward, row.done) for row in results] == [(0.5, True), (0.0, True), (0.5, True)]
     assert [row.metadata["mask"] for row in results] == [False, True, False]
+    assert group.masked_share == 1 / 3
     assert results[1].metadata["group_id"] == results[0].metadata["group_id"]
 
 
@@ -105,7 +121,8 @@ def test_a_row_whose_evaluation_is_lost_is_masked(group, monkeypatch):
 
 
 def test_an_evaluator_that_fails_is_raised_when_the_others_are_scored(write, sandbox):
-    picky = "if call('double', [3]) == 6: 1 / 0\nscore(0.25)"
+    # Only the file that an episode begins with returns 0; the baseline, as the first row, does not.
+    picky = "if call('double', [3]) != 0: 1 / 0\nscore(0.25)"
     task = load(write(**{"evaluator/evaluate.py": picky}))
     with TaskVectorEnv([task] * 2, sandbox=sandbox) as envs:
         envs.reset()

@@ -134,7 +134,7 @@ def test_a_daemon_that_cannot_be_reached(
 def test_without_the_package_the_error_names_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.delitem(sys.modules, "repl_sandbox.backends.docker", raising=False)
+    monkeypatch.delitem(sys.modules, "repl_sandbox.host.docker", raising=False)
     monkeypatch.setitem(sys.modules, "docker", None)
     monkeypatch.setitem(sys.modules, "docker.errors", None)
     with pytest.raises(IsolationError, match=r"repl-env\[docker\]"):

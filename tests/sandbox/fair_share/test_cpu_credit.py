@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from repl_sandbox.fair_share.cpu_credit import A_CELL, MAX_CREDIT, MAX_DEBT, CpuCredit
+from repl_sandbox.host.fair_share import A_CELL, MAX_CREDIT, MAX_DEBT, CpuCredit
 
 
 def test_a_client_of_short_steps_keeps_its_credit() -> None:

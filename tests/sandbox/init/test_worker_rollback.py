@@ -12,11 +12,11 @@ import pytest
 INIT = """
 import os, signal, sys
 from repl_sandbox.jail import processes
-from repl_sandbox.jail.session_jail import Jail
-from repl_sandbox.snapshots.snapshot_table import SnapshotTable
-from repl_sandbox.init.session_branches import SessionBranch
-from repl_sandbox.snapshots.snapshot_channel import SnapshotChannel
-from repl_sandbox.init.worker_rollback import WorkerRollback
+from repl_sandbox.jail.steps import Jail
+from repl_sandbox.worker.snapshot_table import SnapshotTable
+from repl_sandbox.init.branch import SessionBranch
+from repl_sandbox.init.snapshot_channel import SnapshotChannel
+from repl_sandbox.init.rollback import WorkerRollback
 
 jail = Jail(None, 0, [], 0, b"", (), "confined", snapshots=1)
 jail.folder = "/nowhere"
@@ -33,7 +33,9 @@ def fork(own):
 
 file_helper, snapshot_helper, snapshot = fork(True), fork(True), fork(False)
 if sys.argv[1] == "replaced":
-    rollback._end_all({snapshot_helper, snapshot}, 0)
+    rollback.files._helper = snapshot_helper, None
+    rollback._end_all({snapshot}, 0)
+    rollback.files._helper = None
     assert rollback.trusted == {snapshot_helper}, (rollback.trusted, snapshot_helper)
     rollback.table.write([(snapshot, 1)])
     assert rollback.rows() == [(snapshot, 1)]

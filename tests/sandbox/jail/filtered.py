@@ -21,11 +21,11 @@ import tempfile
 import threading
 import traceback
 from concurrent.futures import ThreadPoolExecutor
-from errno import EAFNOSUPPORT, ENOPROTOOPT, ENOSYS, EOPNOTSUPP, EPERM
+from errno import EAFNOSUPPORT, ENOMEM, ENOPROTOOPT, ENOSYS, EOPNOTSUPP, EPERM
 from multiprocessing import shared_memory
 
-from repl_sandbox.jail.seccomp import seccomp_filters
-from repl_sandbox.jail.seccomp.syscalls import ALLOW, REFUSE
+from repl_sandbox.jail import seccomp
+from repl_sandbox.jail.syscalls import ALLOW, REFUSE
 from repl_sandbox.native import libc
 
 HIGH = 1 << 32
@@ -38,12 +38,13 @@ IPPROTO_MPTCP = 262
 SO_ATTACH_FILTER, SO_LOCK_FILTER, SO_ATTACH_BPF = 26, 44, 50
 SO_ATTACH_REUSEPORT_CBPF, SO_ATTACH_REUSEPORT_EBPF = 51, 52
 TCP_ULP, UDP_ENCAP, IPT_SO_SET_REPLACE = 31, 100, 64
-KEEP = -1  # setresuid: leave as it is
 QUERY_PERSONALITY = 0xFFFFFFFF
 GETPID_I386 = b"\xb8\x14\x00\x00\x00\xcd\x80\xc3"  # mov eax, 20; int 0x80; ret
 GETPID_X32 = 0x40000000 | 39
 SYNC = {"x86_64": 162, "aarch64": 81}  # exists in every kernel, has no row in the table
 UNKNOWN_NUMBER = 600
+PR_FUTEX_HASH, NO_OPTION = 78, 0x7000
+NS_GET_USERNS, F_SETOWN, RENAME_WHITEOUT = 0xB701, 8, 4
 
 # name of the probe: the call, its arguments, the errno it must fail with
 PROBES = {
@@ -52,7 +53,7 @@ PROBES = {
     "unknown number": (UNKNOWN_NUMBER, (), ENOSYS),
     "call without a row": (SYNC, (), ENOSYS),
     "socket of a VM": ("socket", (AF_VSOCK, 1, 0), EAFNOSUPPORT),
-    "netlink socket": ("socket", (AF_NETLINK, 3, 0), EAFNOSUPPORT),
+    "netlink socket": ("socket", (AF_NETLINK, 3, 0), EOPNOTSUPP),
     "crypto socket": ("socket", (AF_ALG, 5, 0), EAFNOSUPPORT),
     "raw socket": ("socket", (2, 3, 1), EAFNOSUPPORT),
     "multipath socket": ("socket", (2, 1, IPPROTO_MPTCP), EAFNOSUPPORT),
@@ -80,9 +81,21 @@ PROBES = {
     "signal to everybody": ("kill", (-1, 0), EPERM),
     "the same as unsigned": ("kill", (0xFFFFFFFF, 0), EPERM),
     "mount": ("mount", (0, 0, 0, 0, 0), EPERM),
-    "another uid": ("setresuid", (KEEP, KEEP, KEEP), EPERM),
     "another filter": ("seccomp", (2, 0, 0), EPERM),
     "the same in its old form": ("prctl", (22, 2, 0, 0, 0), EPERM),
+    "a hash of futexes": ("prctl", (PR_FUTEX_HASH, 2, 0, 0, 0), EPERM),
+    "an option that nobody knows": ("prctl", (NO_OPTION, 0, 0, 0, 0), EPERM),
+    "a namespace by its descriptor": ("ioctl", (-1, NS_GET_USERNS, 0), EPERM),
+    "signals to a process of choice": ("fcntl", (-1, F_SETOWN, 1), EPERM),
+    "a device by a rename": ("renameat2", (-1, 0, -1, 0, RENAME_WHITEOUT), EPERM),
+    "huge pages of the host": ("mmap", (0, 1 << 21, 0, 0x40022, -1, 0), ENOMEM),
+    "advice to lose pages": ("madvise", (0, 0, 21), EPERM),
+    "a class that there is": ("sched_setscheduler", (0, 0, 0), 0),
+    "a class of no process": ("sched_setscheduler", (-1, 0, 0), EPERM),
+    "a class of real time": ("sched_setscheduler", (0, 1, 0), EPERM),
+    "a niceness of others": ("setpriority", (1, 0, 0), EPERM),
+    "the class of the disk that there is": ("ioprio_set", (1, 0, 0), 0),
+    "a class of the disk": ("ioprio_set", (1, 0, 0x6000), EPERM),
     "tracing": ("ptrace", (0, 0, 0, 0), EPERM),
     "personality": ("personality", (QUERY_PERSONALITY,), EPERM),
     "key ring": ("keyctl", (0, 0, 0), EPERM),
@@ -94,7 +107,6 @@ NOT_BY_THEMSELVES = (
     "call without a row",
     "netlink socket",
     "typing into a terminal",
-    "another uid",
     "program on a socket",
     "a byte out of band",
 )
@@ -113,7 +125,7 @@ def syscall(number, *arguments):
 
 def probe(call, arguments):
     """The errno that a call fails with, 0 if it succeeds."""
-    arch = seccomp_filters.native_arch()
+    arch = seccomp.native_arch()
     if isinstance(call, dict):
         call = call[arch]
     numbers = {row.name: row.number(arch) for row in (*ALLOW, *REFUSE)}
@@ -271,8 +283,8 @@ def load_beside_a_thread(load):
 
 LOADS = {
     "nothing": (),
-    "program": (seccomp_filters.program,),
-    "base and seal": (seccomp_filters.base_program, seccomp_filters.final_program),
+    "program": (seccomp.program,),
+    "base and seal": (seccomp.base_program, seccomp.final_program),
 }
 REPORTS = {
     "probes": probe_all,
@@ -288,7 +300,7 @@ def report(loads, name):
     def load():
         libc.prctl(libc.PR_SET_NO_NEW_PRIVS, 1)
         for make in LOADS[loads]:
-            seccomp_filters.load(make(seccomp_filters.native_arch()))
+            seccomp.load(make(seccomp.native_arch()))
 
     if name == "thread":
         result = load_beside_a_thread(load)

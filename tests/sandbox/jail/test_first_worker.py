@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
 from repl_sandbox import IsolationError, Limits, Sandbox, Session
-from repl_sandbox.backends.sandbox_arguments import Grouping, RecoveryMode, Tier
-from repl_sandbox.zygote.client import zygote_process
+from repl_sandbox.host import zygote
+from repl_sandbox.options import Grouping, RecoveryMode, Tier
 from tests.internals import worker_pid
 
 # The zygote's program, after a change to the engine.
@@ -19,15 +20,15 @@ spec = importlib.util.spec_from_file_location("boot", {boot!r})
 boot = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(boot)
 boot._load_package()
-from repl_sandbox.jail.recipe import recipes
+from repl_sandbox.jail import recipe
 from repl_sandbox.native import libc
-from repl_sandbox.jail.recipe.recipe_step import Step
+from repl_sandbox.jail.steps import Step
 
 def add(step, before, tier="jailed"):
-    lists = recipes.RECIPES[tier]
+    lists = recipe.RECIPES[tier]
     steps = list(lists.first_worker)
     steps.insert([step.name for step in steps].index(before), step)
-    recipes.RECIPES[tier] = lists._replace(first_worker=steps)
+    recipe.RECIPES[tier] = lists._replace(first_worker=steps)
 
 {change}
 boot._main(int(sys.argv[1]), sys.argv[2], inside=len(sys.argv) > 3)
@@ -50,6 +51,19 @@ kept = ("Uid", "Gid", "Groups", "NSpid", "NoNewPrivs", "Seccomp", "Seccomp_filte
 """
 
 
+_POLARS = """
+import polars as pl
+frame = pl.DataFrame({"group": [1, 1, 2], "value": [1, 2, 3]})
+frame.group_by("group", maintain_order=True).agg(pl.col("value").sum()).rows()
+"""
+# Those that `make test-libraries` installs.
+_LIBRARIES = (
+    *("pyarrow", "seaborn", "plotly.express", "sklearn.cluster", "xgboost", "lightgbm"),
+    *("datasets", "statsmodels.api"),
+)
+_PRELOADED = ("polars", "pandas", *(_LIBRARIES if "REPL_TEST_LIBRARIES" in os.environ else ()))
+
+
 @pytest.fixture
 def change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Run some Python in the zygotes of this test before they serve."""
@@ -58,9 +72,9 @@ def change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], N
         boot = tmp_path / "boot.py"
         boot.write_text(_CHANGED.format(boot=original, change=line))
         boot.chmod(0o644)
-        monkeypatch.setattr(zygote_process, "BOOT", str(boot))
+        monkeypatch.setattr(zygote, "BOOT", str(boot))
 
-    original = zygote_process.BOOT
+    original = zygote.BOOT
     return apply
 
 
@@ -231,3 +245,47 @@ def test_a_thread_in_the_forking_process_is_an_error(
     with pytest.raises(IsolationError, match="preload") as caught:
         Sandbox(isolation=tier)
     assert caught.value.step == "single thread"
+
+
+# A module whose import starts a thread that stays.
+_LEAVES_THREAD = """
+import _thread, threading
+from importlib.machinery import ModuleSpec
+class Leaving:
+    def find_spec(self, name, path=None, target=None):
+        return ModuleSpec(name, self) if name == "leaving" else None
+    def create_module(self, spec):
+        return None
+    def exec_module(self, module):
+        module.stop = threading.Event()
+        threading.Thread(target=module.stop.wait, args=({seconds},), name="collector").start()
+sys.meta_path.append(Leaving())
+"""
+
+
+@pytest.mark.parametrize("tier", ["jailed", "confined"])
+def test_a_module_that_leaves_a_thread_is_named_with_it(
+    change: Callable[[str], None], tier: Tier
+) -> None:
+    change(_LEAVES_THREAD.format(seconds=999))
+    with pytest.raises(IsolationError) as caught:
+        Sandbox(isolation=tier, preload=["string", "leaving"])
+    assert caught.value.step == "single thread"
+    assert caught.value.message.startswith("preload: leaving left the thread 'collector' of Python")
+    assert caught.value.remedy.startswith("Leave leaving out of preload")
+
+
+def test_a_thread_that_ends_by_itself_is_waited_for(change: Callable[[str], None]) -> None:
+    change(_LEAVES_THREAD.format(seconds=0.1))
+    with Sandbox(preload=["leaving"]) as sandbox, sandbox.session() as session:
+        assert session.run("import leaving; leaving.stop.is_set()").value == "False"
+
+
+@pytest.mark.parametrize("module", _PRELOADED)
+def test_a_library_with_threads_of_its_own_can_be_preloaded(module: str) -> None:
+    with Sandbox(preload=[module]) as sandbox:
+        with sandbox.session() as session:
+            assert session.run(_POLARS).value == "[(1, 3), (2, 3)]"
+            assert session.run("import os; os._exit(1)").state == "rolled_back"
+        with sandbox.with_shared(rows=[1, 2]) as shared, shared.session() as session:
+            assert session.run(_POLARS + "\nrows").value == "[1, 2]"

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from repl_sandbox.limits.cgroups import cgroup_interface
-from repl_sandbox.limits.cgroups.cgroup_root import LEAF, CgroupRoot, CgroupUnavailable, find
+from repl_sandbox.host import cgroup_files
+from repl_sandbox.host.cgroup_files import LEAF, CgroupRoot, CgroupUnavailable, find
 
 V1 = "{n} 31 0:{n} {root} {point} rw,relatime - cgroup cgroup {mode},{name}\n"
 V2 = "41 31 0:38 {root} {point} rw,relatime - cgroup2 cgroup2 {mode},nsdelegate\n"
@@ -225,20 +225,20 @@ EVENTS = b"low 0\nhigh 0\nmax 12\noom 4\noom_kill 3\noom_group_kill 0\n"
 @pytest.mark.parametrize("data", [OOM_CONTROL, EVENTS])
 def test_only_the_named_row_is_counted(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "events").write_bytes(data)
-    assert cgroup_interface.rows(f"{tmp_path}/events", b"oom_kill") == 3
+    assert cgroup_files.read_rows(f"{tmp_path}/events", b"oom_kill") == 3
 
 
 @pytest.mark.parametrize(("version", "held"), [(1, 30), (2, 57)])
 def test_held_memory_is_private_and_shared_pages(tmp_path: Path, version: int, held: int) -> None:
     stat = tmp_path / "memory.stat"
     stat.write_text("cache 900\nrss 10\nrss_huge 10\nanon 30\nfile 900\npagetables 7\nshmem 20\n")
-    assert cgroup_interface.rows(str(stat), *cgroup_interface.VERSIONS[version].counted) == held
+    assert cgroup_files.read_rows(str(stat), *cgroup_files.VERSIONS[version].counted) == held
 
 
 def test_no_limit_is_distinguished_from_a_number(tmp_path: Path) -> None:
     (tmp_path / "memory.max").write_text("max\n")
     (tmp_path / "pids.max").write_text("66\n")
-    assert cgroup_interface.limits((str(tmp_path),), cgroup_interface.VERSION_2) == (-1, 66)
+    assert cgroup_files.memory_limits((str(tmp_path),), cgroup_files.VERSION_2) == (-1, 66)
 
 
 @pytest.mark.parametrize(
@@ -256,11 +256,11 @@ def test_a_limit_of_memory_leaves_no_swap(
 ) -> None:
     for name, text in before.items():
         (tmp_path / name).write_text(text)
-    cgroup_interface.limit_memory(str(tmp_path), cgroup_interface.VERSIONS[version], 64)
+    cgroup_files.limit_memory(str(tmp_path), cgroup_files.VERSIONS[version], 64)
     written = [(tmp_path / name).read_text() for name in before]
     assert [text[: len(e)] for text, e in zip(written, expected, strict=True)] == expected
 
 
 def test_a_limit_that_cannot_be_written_names_its_file(tmp_path: Path) -> None:
     with pytest.raises(OSError, match=r"memory\.max"):
-        cgroup_interface.limit_memory(str(tmp_path), cgroup_interface.VERSION_2, 64)
+        cgroup_files.limit_memory(str(tmp_path), cgroup_files.VERSION_2, 64)

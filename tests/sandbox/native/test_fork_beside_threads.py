@@ -10,7 +10,7 @@ import sys
 _CALLER = """
 import os, sys, threading
 from repl_sandbox.jail import processes
-from repl_sandbox.native import process_forks
+from repl_sandbox.native import forks
 
 def spin():
     while True:
@@ -21,7 +21,7 @@ if os.fork() == 0:
     sys.setswitchinterval(1e-6)
     threading.Thread(target=spin, daemon=True).start()
     for _ in range(40):
-        if process_forks.fork_beside_threads() == 0:
+        if forks.fork_beside_threads() == 0:
             os.write(1, b"forked ")
             os._exit(0)
     os._exit(0)

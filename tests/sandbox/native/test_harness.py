@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from repl_sandbox.native import sources
+from repl_sandbox.native import library
 
 HERE = Path(__file__).parent
 COMPILER = next((name for name in ("cc", "gcc", "clang") if shutil.which(name)), "")
@@ -16,7 +16,9 @@ COMPILER = next((name for name in ("cc", "gcc", "clang") if shutil.which(name)),
 
 @pytest.mark.skipif(not COMPILER, reason="there is no C compiler")
 def test_the_sanitizers_find_no_error(tmp_path: Path) -> None:
-    files = [Path(sources.FOLDER, name) for name in sources.c_files() if name != "build_hash.c"]
+    files = [
+        Path(library.NATIVE_FOLDER, name) for name in library.c_files() if name != "build_hash.c"
+    ]
     program = tmp_path / "harness"
     build = [COMPILER, "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-o", str(program)]
     subprocess.run([*build, str(HERE / "harness.c"), *map(str, files)], check=True)

@@ -13,10 +13,9 @@ from pathlib import Path
 import pytest
 
 from repl_sandbox.errors import IsolationError
-from repl_sandbox.native import sources
-from repl_sandbox.native.library import load
+from repl_sandbox.native.library import NATIVE_FOLDER, file_name, load
 
-NAME = sources.file_name(os.uname().machine)
+NAME = file_name(os.uname().machine)
 LOAD = """
 import sys
 sys.path.insert(0, sys.argv[1])
@@ -32,10 +31,10 @@ except IsolationError as error:
 @pytest.fixture
 def engine(tmp_path: Path) -> Path:
     """A source root with a copy of the native core and its library."""
-    package = Path(sources.FOLDER).parent
+    package = Path(NATIVE_FOLDER).parent
     copy = tmp_path / "repl_sandbox"
     shutil.copytree(package / "native", copy / "native")
-    for name in ("__init__.py", "errors.py", "set_module.py"):
+    for name in ("__init__.py", "errors.py", "display.py"):
         shutil.copy(package / name, copy)
     return tmp_path
 

@@ -7,8 +7,8 @@ import os
 
 import pytest
 
-from repl_sandbox.native.sealed_memfd import seal
-from repl_sandbox.session.session_operations import memfd
+from repl_sandbox.native.libc import seal
+from repl_sandbox.session.core import memfd
 
 
 def test_a_sealed_file_in_memory_can_neither_be_written_nor_resized() -> None:

@@ -22,17 +22,17 @@ _ZYGOTE = """
 import errno, json, os, resource, signal, socket, sys
 from dataclasses import replace
 from repl_sandbox.jail import reserved_descriptors as descriptors
-from repl_sandbox.jail.recipe import recipe_slots as slots
-from repl_sandbox.jail.landlock import ruleset as landlock
+from repl_sandbox.jail import slots
+from repl_sandbox.jail import landlock
 from repl_sandbox.native.libc import call
-from repl_sandbox.jail.namespaces import FLAGS
-from repl_sandbox.jail.recipe.jailed_steps import SPAWN_STEPS
-from repl_sandbox.jail.recipe.recipe_step import Step
-from repl_sandbox.jail.recipe.recipes import RECIPES
-from repl_sandbox.jail.recipe.step_execution import batch
-from repl_sandbox.jail.session_jail import Jail
-from repl_sandbox.native.spawn import NO_CGROUP, Role, Spawner
-from repl_sandbox.native.steps import StepError
+from repl_sandbox.jail.users import FLAGS
+from repl_sandbox.jail.recipe import SPAWN_STEPS
+from repl_sandbox.jail.steps import Step
+from repl_sandbox.jail.recipe import RECIPES
+from repl_sandbox.jail.steps import batch
+from repl_sandbox.jail.steps import Jail
+from repl_sandbox.native.forks import NO_CGROUP, Role, Spawner
+from repl_sandbox.native.library import StepError
 
 def open_descriptors():
     return sorted(fd for fd in range(1024) if fd != told and is_open(fd))

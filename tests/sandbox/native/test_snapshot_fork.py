@@ -13,7 +13,7 @@ import pytest
 # The caller leads a session and closes the descriptors that its child must close; its parent reaps.
 _CALLER = """
 import json, os, resource, signal, sys
-from repl_sandbox.native.snapshot import SnapshotFork
+from repl_sandbox.native.forks import SnapshotFork
 
 fork = SnapshotFork(signal.SIGUSR1)
 telling, told = os.pipe()

@@ -14,7 +14,7 @@ import pytest
 
 from repl_sandbox import AsyncSandbox, Sandbox
 from repl_sandbox.errors import SandboxClosed
-from repl_sandbox.pool.ready_sessions import ReadySessions
+from repl_sandbox.host.pool import ReadySessions
 from tests.internals import init_pid, session_lifecycle, zygote_pid
 from tests.waiting import eventually
 

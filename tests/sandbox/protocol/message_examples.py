@@ -11,31 +11,33 @@ import pytest
 
 from repl_sandbox.errors import RemoteProtocolError
 from repl_sandbox.protocol.frames import Frame, FrameReader
-from repl_sandbox.protocol.function_schema import Default, FunctionSchema, Parameter, Signature
 from repl_sandbox.protocol.messages import (
     MAX_COUNT,
     Answered,
     Assign,
     Configure,
+    Default,
     Execute,
     Failed,
     Fetch,
+    FunctionSchema,
     HostCall,
     HostReply,
     ListVariables,
     Load,
     Message,
+    Parameter,
     Ready,
     Restored,
     Result,
     Save,
+    Signature,
     Value,
     Variables,
     decode,
     encode,
 )
-from repl_sandbox.protocol.values.json_text import dump_json
-from repl_sandbox.protocol.values.raw_arguments import RawArgument
+from repl_sandbox.protocol.values import RawArgument, dump_json
 from repl_sandbox.types import Answer, Change, ErrorInfo, Variable
 
 PROTOCOL = (Path(__file__).parents[3] / "docs" / "protocol.md").read_text()

@@ -9,10 +9,13 @@ from typing import Any, get_args
 import pytest
 
 from repl_sandbox.errors import LocalProtocolError, RemoteProtocolError
-from repl_sandbox.protocol.connection import HostConnection, WorkerConnection
+from repl_sandbox.protocol.connection import (
+    TRANSITIONS,
+    HostConnection,
+    ProtocolPhase,
+    WorkerConnection,
+)
 from repl_sandbox.protocol.frames import LENGTHS, MAX_BLOB, MAX_HEADER
-from repl_sandbox.protocol.function_schema import FunctionSchema
-from repl_sandbox.protocol.message_order import TRANSITIONS, ProtocolPhase
 from repl_sandbox.protocol.messages import (
     VERSION,
     Answered,
@@ -21,6 +24,7 @@ from repl_sandbox.protocol.messages import (
     Execute,
     Failed,
     Fetch,
+    FunctionSchema,
     HostCall,
     HostMessage,
     HostReply,

@@ -11,8 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from repl_sandbox import CheckpointError, CheckpointInfo, Manifest, Missing, read_manifest
-from repl_sandbox.protocol import file_container
-from repl_sandbox.protocol.checkpoint_manifest import KIND, VERSION, pack, parse
+from repl_sandbox.protocol.checkpoints import (
+    KIND,
+    MAX_HEADER,
+    VERSION,
+    pack_checkpoint,
+    pack_container,
+    parse,
+)
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=200)
 SIZES = st.integers(0, 40)
@@ -37,7 +43,7 @@ def checkpoints(draw: Any) -> tuple[Manifest, bytes]:
 @given(checkpoints())
 def test_packed_containers_are_read(checkpoint):
     manifest, payload = checkpoint
-    data = pack(manifest, payload)
+    data = pack_checkpoint(manifest, payload)
     assert read_manifest(data) == manifest
     assert bytes(parse(data).payload) == payload
     assert read_manifest(memoryview(bytearray(data))) == manifest
@@ -45,7 +51,7 @@ def test_packed_containers_are_read(checkpoint):
 
 @given(checkpoints(), st.data())
 def test_a_bit_that_is_flipped_anywhere_is_noticed(checkpoint, data):
-    packed = bytearray(pack(*checkpoint))
+    packed = bytearray(pack_checkpoint(*checkpoint))
     place = data.draw(st.integers(0, len(packed) - 1))
     packed[place] ^= 1 << data.draw(st.integers(0, 7))
     with pytest.raises(CheckpointError):
@@ -54,7 +60,7 @@ def test_a_bit_that_is_flipped_anywhere_is_noticed(checkpoint, data):
 
 @given(checkpoints(), st.data())
 def test_truncated_and_extended_containers_are_refused(checkpoint, data):
-    packed = pack(*checkpoint)
+    packed = pack_checkpoint(*checkpoint)
     with pytest.raises(CheckpointError):
         read_manifest(packed[: data.draw(st.integers(0, len(packed) - 1))])
     with pytest.raises(CheckpointError):
@@ -66,14 +72,14 @@ def test_bytes_that_are_no_container_are_refused(data):
     with pytest.raises(CheckpointError):
         read_manifest(data)
     with pytest.raises(CheckpointError):
-        read_manifest(file_container.pack(KIND, VERSION, data, []))
+        read_manifest(pack_container(KIND, VERSION, data, []))
 
 
 def test_another_version_or_kind_is_named():
     with pytest.raises(CheckpointError, match=r"version 2 .* reads version 1"):
-        read_manifest(file_container.pack(KIND, 2, b"{}", []))
+        read_manifest(pack_container(KIND, 2, b"{}", []))
     with pytest.raises(CheckpointError, match="not a checkpoint"):
-        read_manifest(file_container.pack(b"epis", VERSION, b"{}", []))
+        read_manifest(pack_container(b"epis", VERSION, b"{}", []))
 
 
 GOOD: dict[str, Any] = {
@@ -88,7 +94,7 @@ GOOD: dict[str, Any] = {
 
 
 def test_the_unchanged_container_is_accepted():
-    read_manifest(file_container.pack(KIND, VERSION, json.dumps(GOOD).encode(), []))
+    read_manifest(pack_container(KIND, VERSION, json.dumps(GOOD).encode(), []))
 
 
 @pytest.mark.parametrize(
@@ -122,21 +128,21 @@ def test_the_unchanged_container_is_accepted():
 def test_a_wrong_field_is_refused(wrong):
     header = json.dumps({**GOOD, **wrong}).encode()
     with pytest.raises(CheckpointError):
-        read_manifest(file_container.pack(KIND, VERSION, header, []))
+        read_manifest(pack_container(KIND, VERSION, header, []))
 
 
 @pytest.mark.parametrize("field", sorted(GOOD))
 def test_a_missing_field_is_named(field):
     header = json.dumps({name: value for name, value in GOOD.items() if name != field}).encode()
     with pytest.raises(CheckpointError, match=field):
-        read_manifest(file_container.pack(KIND, VERSION, header, []))
+        read_manifest(pack_container(KIND, VERSION, header, []))
 
 
 @pytest.mark.parametrize(
     "header",
     [
-        b"[" * file_container.MAX_HEADER,
-        b"[" + b"[]," * (file_container.MAX_HEADER // 3 - 1),
+        b"[" * MAX_HEADER,
+        b"[" + b"[]," * (MAX_HEADER // 3 - 1),
         b'{"a":' * 100_000,
         b"\xff\xfe{}",
         b'"\\ud800"',
@@ -149,7 +155,7 @@ def test_a_missing_field_is_named(field):
     ids=lambda header: header[:12].decode("latin-1"),
 )
 def test_a_hostile_manifest_is_refused_in_bounded_memory(header):
-    data = file_container.pack(KIND, VERSION, header[: file_container.MAX_HEADER], [])
+    data = pack_container(KIND, VERSION, header[:MAX_HEADER], [])
     tracemalloc.start()
     try:
         with pytest.raises(CheckpointError):
@@ -160,7 +166,7 @@ def test_a_hostile_manifest_is_refused_in_bounded_memory(header):
 
 
 def test_lengths_beyond_the_data_are_refused_before_copying():
-    data = bytearray(pack(Manifest("3", "c", {}, (), (), (), 1), b""))
+    data = bytearray(pack_checkpoint(Manifest("3", "c", {}, (), (), (), 1), b""))
     data[18:26] = b"\x7f" + b"\xff" * 7
     with pytest.raises(CheckpointError, match="cut short"):
         read_manifest(bytes(data))
@@ -168,4 +174,4 @@ def test_lengths_beyond_the_data_are_refused_before_copying():
 
 def test_a_header_over_the_limit_is_not_written():
     with pytest.raises(CheckpointError, match="too many names"):
-        file_container.pack(KIND, VERSION, bytes(file_container.MAX_HEADER + 1), [])
+        pack_container(KIND, VERSION, bytes(MAX_HEADER + 1), [])

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from repl_sandbox import Raised, Sandbox, Session
-from repl_sandbox.protocol.values import json_conversion
-from repl_sandbox.protocol.values.json_text import MAX_DEPTH, dump_json
+from repl_sandbox import HostFunction, Raised, Sandbox, Session
+from repl_sandbox.protocol import values
+from repl_sandbox.protocol.values import MAX_DEPTH, dump_json
 
 
 class Place(NamedTuple):
@@ -216,7 +216,7 @@ def test_a_class_that_fails_when_it_is_read_raises_in_the_cell(session: Session)
 
 
 def converted(value: object) -> Any:
-    return json.loads(json_conversion.encoded(value))
+    return json.loads(values.encoded(value))
 
 
 def test_numpy_converts() -> None:
@@ -228,7 +228,16 @@ def test_numpy_converts() -> None:
         (numpy.arange(4).reshape(2, 2), [[0, 1], [2, 3]]),
         (numpy.array(5), 5),
         (numpy.array(["a", None, {1}], dtype=object), ["a", None, [1]]),
-        (numpy.array([(1, 2.5)], dtype="i4,f8"), [[1, 2.5]]),
+        (numpy.array([(1, 2.5)], dtype="i4,f8"), [{"f0": 1, "f1": 2.5}]),
+        (numpy.array([[(1, "a")]], dtype=[("n", "i4"), ("t", "U1")]), [[{"n": 1, "t": "a"}]]),
+        (
+            numpy.array([(1, "2024-01-02")], dtype=[("n", "i4"), ("t", "M8[ns]")])[0],
+            {"n": 1, "t": "2024-01-02T00:00:00"},
+        ),
+        (
+            numpy.rec.array([(1, [2, 3])], dtype=[("n", "i4"), ("v", "i4", (2,))]),
+            [{"n": 1, "v": [2, 3]}],
+        ),
         (numpy.bytes_(b"a"), {"$bytes": "YQ=="}),
         (numpy.datetime64("2024-01-02"), "2024-01-02"),
         (numpy.datetime64("2024-01-02T03:04:05.000000001"), "2024-01-02T03:04:05"),
@@ -241,18 +250,23 @@ def test_numpy_converts() -> None:
         assert type(converted(given)) is type(arrives)
     for bad in (numpy.float64("nan"), numpy.array([1.0, numpy.inf])):
         with pytest.raises(ValueError, match="nan and infinities"):
-            json_conversion.encoded(bad)
+            values.encoded(bad)
+    for late in (numpy.datetime64("12024-01-02"), numpy.array(["12024-01-02"], dtype="M8[us]")):
+        with pytest.raises(ValueError, match="outside of the years"):
+            values.encoded(late)
     with pytest.raises(TypeError, match="int64; JSON has texts"):
-        json_conversion.encoded({numpy.int64(1): 2})
+        values.encoded({numpy.int64(1): 2})
     with pytest.raises(TypeError, match="complex has no form"):
-        json_conversion.encoded(numpy.complex128(1))
+        values.encoded(numpy.complex128(1))
 
 
 def test_pandas_converts() -> None:
     pandas = pytest.importorskip("pandas")
     day = pandas.Timestamp("2024-01-02")
     for given, arrives in [
-        (pandas.Series(["a", "b"], index=[5, 6]), ["a", "b"]),
+        (pandas.Series(["a", "b"]), ["a", "b"]),
+        (pandas.Series(["a", "b"], index=[0, 1]), ["a", "b"]),
+        (pandas.Series([], dtype="float64"), []),
         (pandas.Index([1, 2]), [1, 2]),
         (pandas.Categorical(["a"]), ["a"]),
         (pandas.Series([day, pandas.NaT]), ["2024-01-02T00:00:00", None]),
@@ -266,9 +280,54 @@ def test_pandas_converts() -> None:
     ]:  # fmt: skip
         assert converted(given) == arrives
     with pytest.raises(TypeError, match="the key 0 of a dict is int"):
-        json_conversion.encoded(pandas.DataFrame([[1]]))
+        values.encoded(pandas.DataFrame([[1]]))
     with pytest.raises(ValueError, match="two columns of a DataFrame have one name"):
-        json_conversion.encoded([pandas.DataFrame([[1, 2]], columns=["a", "a"])])
+        values.encoded([pandas.DataFrame([[1, 2]], columns=["a", "a"])])
+
+
+def test_the_index_of_pandas_objects_is_kept_or_refused() -> None:
+    pandas = pytest.importorskip("pandas")
+    table = pandas.DataFrame({"key": ["a", "b", "a"], "n": [1, 1, 2], "v": [1, 2, 3]})
+    days = pandas.date_range("2024-01-01", periods=2)
+    for given, arrives in [
+        (table.groupby("key").v.sum(), {"a": 4, "b": 2}),
+        (table.groupby("key").v.sum().sort_values(), {"b": 2, "a": 4}),
+        (table.key.value_counts(), {"a": 2, "b": 1}),
+        (table.v.describe().round(1)[["count", "min"]], {"count": 3.0, "min": 1.0}),
+        (table.dtypes.map(str), {"key": str(table.key.dtype), "n": "int64", "v": "int64"}),
+        (table.iloc[0], {"key": "a", "n": 1, "v": 1}),
+        (pandas.Series([1, 2], index=days), {"2024-01-01T00:00:00": 1, "2024-01-02T00:00:00": 2}),
+        (pandas.Series([1, 2], index=days.date), {"2024-01-01": 1, "2024-01-02": 2}),
+        (pandas.Series([1], index=days.to_period("M")[:1]), {"2024-01": 1}),
+        (pandas.Series([1], index=pandas.CategoricalIndex(["a"])), {"a": 1}),
+        (table.groupby("key")[["v"]].sum(), [{"key": "a", "v": 4}, {"key": "b", "v": 2}]),
+        (table.groupby(["key", "n"]).v.sum().reset_index(),
+         [{"key": k, "n": n, "v": v} for k, n, v in [("a", 1, 1), ("a", 2, 3), ("b", 1, 2)]]),
+        (table.groupby(["key", "n"])[["v"]].sum().head(1), [{"key": "a", "n": 1, "v": 1}]),
+        (pandas.DataFrame({"v": [1]}, index=["x"]), [{"index": "x", "v": 1}]),
+        (pandas.DataFrame({"v": [1]}, index=[2019]), [{"index": 2019, "v": 1}]),
+        (table[table.v > 2][["v"]], [{"index": 2, "v": 3}]),
+        (table.pivot_table(index="key", values="v"), [{"key": k, "v": 2.0} for k in "ab"]),
+        (pandas.MultiIndex.from_tuples([("a", 1)]), [["a", 1]]),
+        ({"sums": table.groupby("key").v.sum()}, {"sums": {"a": 4, "b": 2}}),
+    ]:  # fmt: skip
+        assert converted(given) == arrives
+    for bad, message in [
+        (table.groupby(["key", "n"]).v.sum(), "several levels.*reset_index"),
+        (table.groupby("n").v.sum(), r"the label 1 of a Series is int.*\.tolist\(\)"),
+        (pandas.Series([1, 2], index=["a", "a"]), "have one label"),
+        (pandas.Series([1], index=[5]), "the label 5 of a Series is int"),
+        (pandas.Series([3, 3, 4]).value_counts(), "the label 3 of a Series is int"),
+        (table.pivot_table(index="key", columns="n", values="v", fill_value=0),
+         "the key 1 of a dict is int"),
+        (table.set_index("key", drop=False), "index of a DataFrame cannot be made a column"),
+        (table.groupby("key").agg({"v": ["min", "max"]}), "a key of a dict is tuple"),
+    ]:  # fmt: skip
+        with pytest.raises((TypeError, ValueError), match=message):
+            values.encoded(bad)
+    # An answer may have numbers as keys.
+    sums = table.groupby("n").v.sum()
+    assert json.loads(values.encoded(sums, any_keys=True)) == {"1": 3, "2": 3}
 
 
 def test_models_of_pydantic_convert() -> None:
@@ -287,7 +346,7 @@ def test_models_of_pydantic_convert() -> None:
         "inner": {"when": "2024-01-02", "tags": ["a", "b"]}, "counts": {}
     }  # fmt: skip
     with pytest.raises(TypeError, match="the key 1 of a dict is int"):
-        json_conversion.encoded(Outer(inner=inner, counts={1: 2}))
+        values.encoded(Outer(inner=inner, counts={1: 2}))
 
 
 def test_a_dataclass_crosses_with_its_fields_alone() -> None:
@@ -308,4 +367,19 @@ def test_a_replaced_json_encoder_has_no_effect(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("json.JSONEncoder.default", lambda _, value: str(value))
     assert converted({"s": {2, 1}}) == {"s": [1, 2]}
     with pytest.raises(TypeError, match="has no form in JSON"):
-        json_conversion.encoded(object())
+        values.encoded(object())
+
+
+def test_a_series_is_its_values_where_a_function_takes_texts_raw() -> None:
+    pytest.importorskip("pandas")
+    told: list[Any] = []
+
+    def ask(prompts: list[str]) -> None:
+        told.append(prompts)
+
+    host = {"ask": HostFunction(ask, raw=("prompts",))}
+    code = "import pandas\nt = pandas.DataFrame({'t': ['a', 'b', 'c']})\nask(t[t.t > 'a'].t)"
+    with Sandbox() as sandbox, sandbox.session(host=host) as session:
+        outcome = session.run(code)
+        assert outcome.ok, outcome
+    assert told == [["b", "c"]]

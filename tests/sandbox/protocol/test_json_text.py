@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 
 from repl_sandbox.errors import RemoteProtocolError
-from repl_sandbox.protocol.messages import (
-    Answered,
-    decode,
+from repl_sandbox.protocol.messages import Answered, decode
+from repl_sandbox.protocol.values import (
+    MAX_CONTAINERS,
+    MAX_DEPTH,
+    dump_json,
+    more_values,
+    parse_json,
 )
-from repl_sandbox.protocol.values.json_text import MAX_CONTAINERS, MAX_DEPTH, dump_json, parse_json
-from repl_sandbox.protocol.values.json_value_count import more_values
 from repl_sandbox.types import Answer
 from tests.sandbox.protocol.message_examples import (
     frame_of,

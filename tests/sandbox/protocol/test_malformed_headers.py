@@ -9,14 +9,15 @@ from typing import Any
 import pytest
 
 from repl_sandbox.errors import RemoteProtocolError
-from repl_sandbox.protocol.frames import MAX_HEADER, Frame
-from repl_sandbox.protocol.header_limits import (
+from repl_sandbox.protocol.frames import (
     FORMS,
     MAX_CHANGES,
     MAX_FIGURES,
+    MAX_HEADER,
     MAX_LOST,
     MAX_MESSAGE,
     MAX_NAME,
+    Frame,
 )
 from repl_sandbox.protocol.messages import (
     MAX_COUNT,
@@ -29,8 +30,7 @@ from repl_sandbox.protocol.messages import (
     decode,
     encode,
 )
-from repl_sandbox.protocol.values.json_text import parse_json
-from repl_sandbox.protocol.values.raw_arguments import MAX_PARTS, RawArgument
+from repl_sandbox.protocol.values import MAX_PARTS, RawArgument, parse_json
 from repl_sandbox.types import Answer, Change, ErrorInfo
 from tests.sandbox.protocol.message_examples import (
     DOCUMENTED,

@@ -7,14 +7,7 @@ from typing import Any
 
 import pytest
 
-from repl_sandbox.protocol.frames import Frame
-from repl_sandbox.protocol.function_schema import FunctionSchema
-from repl_sandbox.protocol.header_limits import (
-    MAX_CHANGES,
-    MAX_FIGURES,
-    MAX_MESSAGE,
-    MAX_NAME,
-)
+from repl_sandbox.protocol.frames import MAX_CHANGES, MAX_FIGURES, MAX_MESSAGE, MAX_NAME, Frame
 from repl_sandbox.protocol.messages import (
     MAX_COUNT,
     MAX_VARIABLES,
@@ -22,11 +15,12 @@ from repl_sandbox.protocol.messages import (
     Configure,
     Failed,
     Fetch,
+    FunctionSchema,
     Result,
     Variables,
     decode,
 )
-from repl_sandbox.protocol.values.json_text import parse_json
+from repl_sandbox.protocol.values import parse_json
 from repl_sandbox.types import Answer, Change, ErrorInfo, Variable
 from tests.sandbox.protocol.message_examples import (
     PNG,

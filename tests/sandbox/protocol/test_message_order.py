@@ -7,7 +7,7 @@ from typing import get_args
 
 import pytest
 
-from repl_sandbox.protocol.message_order import TRANSITIONS, ProtocolPhase
+from repl_sandbox.protocol.connection import TRANSITIONS, ProtocolPhase
 from repl_sandbox.protocol.messages import (
     Answered,
     HostCall,

@@ -9,17 +9,9 @@ from typing import get_args
 
 import pytest
 
-from repl_sandbox.protocol import frames, messages
+from repl_sandbox.protocol import frames, messages, values
 from repl_sandbox.protocol.frames import Frame
-from repl_sandbox.protocol.messages import (
-    MAX_COUNT,
-    Answered,
-    HostMessage,
-    Message,
-    Result,
-    decode,
-)
-from repl_sandbox.protocol.values import raw_arguments
+from repl_sandbox.protocol.messages import MAX_COUNT, Answered, HostMessage, Message, Result, decode
 from repl_sandbox.types import Answer
 from tests.sandbox.protocol.message_examples import (
     ALL,
@@ -147,7 +139,7 @@ LIMITS = [
         for name in vars(messages)
         if name.startswith("MAX_") and name not in vars(frames)
     ),
-    *((raw_arguments, name) for name in ("MAX_PARTS", "MAX_PLACE")),
+    *((values, name) for name in ("MAX_PARTS", "MAX_PLACE")),
     (messages, "VERSION"),
 ]
 

@@ -36,9 +36,8 @@ from repl_sandbox.protocol.messages import (
     decode,
     encode,
 )
-from repl_sandbox.protocol.values.json_text import parse_json
-from repl_sandbox.protocol.values.raw_arguments import RawArgument, each_part
-from repl_sandbox.session.host_functions.call_codec import arguments
+from repl_sandbox.protocol.values import RawArgument, each_part, parse_json
+from repl_sandbox.session.host_functions import arguments
 from repl_sandbox.types import Answer, AnswerForm, Change, ErrorInfo, Variable
 
 PNG = b"\x89PNG\r\n\x1a\n and the rest"

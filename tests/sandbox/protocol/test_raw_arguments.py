@@ -16,10 +16,9 @@ from repl_sandbox.errors import RemoteProtocolError
 from repl_sandbox.protocol.connection import HostConnection, WorkerConnection
 from repl_sandbox.protocol.frames import MAX_BLOB
 from repl_sandbox.protocol.messages import Execute, HostCall, Ready
-from repl_sandbox.protocol.values.json_text import dump_json
-from repl_sandbox.protocol.values.raw_arguments import MAX_PARTS, RawArgument
-from repl_sandbox.session.host_functions.call_codec import arguments
-from repl_sandbox.session.host_functions.open_calls import MAX_OPEN_BYTES
+from repl_sandbox.protocol.values import MAX_PARTS, RawArgument, dump_json
+from repl_sandbox.session.calls import MAX_OPEN_BYTES
+from repl_sandbox.session.host_functions import arguments
 from tests.sandbox.conftest import Clock
 
 Cells = Callable[..., list[Outcome]]

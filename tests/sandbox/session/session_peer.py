@@ -9,17 +9,13 @@ from collections.abc import Callable, Generator
 from typing import Any, TypeVar
 
 from repl_sandbox import Limits
-from repl_sandbox.protocol import control_channel
+from repl_sandbox.host.links import IsolationBaseline, SessionEndpoints, SessionLinks
+from repl_sandbox.protocol import control
 from repl_sandbox.protocol.connection import HostConnection, WorkerConnection
 from repl_sandbox.protocol.messages import VERSION, Configure, HostMessage, Ready, WorkerMessage
-from repl_sandbox.session.cells.running_cell import RunningCell
-from repl_sandbox.session.io import Handler, SessionIO
+from repl_sandbox.session.io import Handler, SessionIO, ShieldedOperations, WorkerConfiguration
 from repl_sandbox.session.recovery import Recovery
-from repl_sandbox.session.shielded_operations import ShieldedOperations
-from repl_sandbox.session.transport.worker_configuration import WorkerConfiguration
-from repl_sandbox.zygote.client.isolation_baseline import IsolationBaseline
-from repl_sandbox.zygote.client.session_endpoints import SessionEndpoints
-from repl_sandbox.zygote.client.session_links import SessionLinks
+from repl_sandbox.session.running_cell import RunningCell
 
 _T = TypeVar("_T")
 
@@ -89,7 +85,7 @@ class Peer:
             recorder: Handler = self.recorder
             self.io.listen(recorder)
         self.completion = ShieldedOperations()
-        self.orders: list[control_channel.Message] = []
+        self.orders: list[control.Message] = []
         self._descriptors: list[int] = []
 
     def recovery(self, snapshots: int = 3) -> Recovery:
@@ -132,14 +128,14 @@ class Peer:
 
     # ── init ──────────────────────────────────────────────────────────────────────────────────
 
-    def send(self, message: control_channel.Message) -> None:
+    def send(self, message: control.Message) -> None:
         """Init sends the host a message."""
-        control_channel.send(self.control, message)
+        control.send(self.control, message)
 
     def hear_orders(self) -> list[str]:
         """Return the names of the orders that init has received so far."""
         while select.select([self.control], [], [], 0)[0]:
-            message, fds = control_channel.receive_with_descriptors(self.control)
+            message, fds = control.receive_with_descriptors(self.control)
             assert message is not None
             self.orders.append(message)
             self._descriptors += fds

@@ -26,8 +26,8 @@ from repl_sandbox import (
     SessionBusy,
     TimedOut,
 )
-from repl_sandbox.backends.sandbox_arguments import SandboxArguments
-from repl_sandbox.session.drivers.descriptor_watch import DescriptorWatch
+from repl_sandbox.options import SandboxArguments
+from repl_sandbox.session.asyncio_ import DescriptorWatch
 from repl_sandbox.session.io import SessionIO
 from repl_sandbox.types import Answer
 from tests.descriptors import opened
@@ -250,7 +250,7 @@ async def test_a_checkpoint_that_is_cancelled_leaves_no_file(sandbox: AsyncSandb
         await session.run("x = 1")
         before = opened("self")
         await cancelled_in_line(session.checkpoint())
-        assert opened("self") == before
+        assert opened("self") <= before  # sessions before this one may end meanwhile
         assert (await session.run("x")).value == "1"
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from repl_sandbox import Finished, Killed, Raised, Sandbox, Session, SessionBusy, TimedOut
-from repl_sandbox.session.drivers.batch import SessionBatch
+from repl_sandbox.session.batch import SessionBatch
 from tests.internals import batch_wait
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from repl_sandbox import Sandbox, SandboxError
-from repl_sandbox.session.cells.cell_history import REMEMBERED, CellHistory
+from repl_sandbox.session.running_cell import REMEMBERED, CellHistory
 
 
 def past(cells: int) -> CellHistory:
@@ -83,7 +83,7 @@ def test_a_branch_has_the_history_of_its_session() -> None:
 def test_a_session_of_very_many_cells_rolls_back(
     recovering: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("repl_sandbox.session.cells.cell_history.REMEMBERED", 10)
+    monkeypatch.setattr("repl_sandbox.session.running_cell.REMEMBERED", 10)
     with recovering.session() as session:
         for number in range(15):
             assert session.run(f"n = {number}").ok

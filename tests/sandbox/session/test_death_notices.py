@@ -7,8 +7,9 @@ import threading
 import psutil
 import pytest
 
-from repl_sandbox import Killed, Limits, Sandbox
+from repl_sandbox import Killed, Limits, Sandbox, SandboxError, Session
 from repl_sandbox.session import recovery
+from repl_sandbox.session.batch import SessionBatch
 from tests.internals import init_pid
 
 # Seconds: after which the host has a silent worker killed, and for which init says nothing.
@@ -45,3 +46,25 @@ def test_a_late_death_notice_is_reported_correctly(
         assert isinstance(outcome, Killed)
         assert (outcome.reason, outcome.state) == (reason, "rolled_back")
         assert session.run("x").value == "1"
+
+
+@pytest.mark.parametrize("batch", [False, True], ids=["one session", "batch"])
+def test_a_cell_ends_though_init_is_stopped(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, batch: bool
+) -> None:
+    """Neither the interrupt of the cell nor the kill of its worker is carried out."""
+    monkeypatch.setattr(recovery, "REVIVE_TIMEOUT", SILENCE)
+    with sandbox.session(limits=Limits(timeout=0.2, grace=0.1)) as session:
+        init = psutil.Process(init_pid(session))
+        init.suspend()
+        run = _run_as_batch if batch else Session.run
+        with pytest.raises(SandboxError, match="init does not answer"):
+            run(session, "while True: pass")
+        assert init.status() == psutil.STATUS_STOPPED
+        init.resume()  # the session closes at once
+
+
+def _run_as_batch(session: Session, code: str) -> None:
+    (result,) = SessionBatch().run([(session, code, None)])
+    if isinstance(result, Exception):
+        raise result

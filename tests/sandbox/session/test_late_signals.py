@@ -9,7 +9,7 @@ from tests.late_signals import told_by
 _STRUCK = """
 import select
 from repl_sandbox import Sandbox
-from repl_sandbox.session.drivers.batch import SessionBatch
+from repl_sandbox.session.batch import SessionBatch
 from tests.late_signals import struck
 
 plain, armed = select.poll, []

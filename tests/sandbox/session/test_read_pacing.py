@@ -6,7 +6,7 @@ import asyncio
 import inspect
 
 from repl_sandbox import AsyncSandbox
-from repl_sandbox.session.drivers.read_pacing import LoopShare, ReadPacing
+from repl_sandbox.session.asyncio_ import LoopShare, ReadPacing
 
 
 def flood() -> None:

@@ -28,8 +28,8 @@ from repl_sandbox import (
     SessionBusy,
     SessionClosed,
 )
-from repl_sandbox.session.drivers.blocking_wait import BlockingWait
-from repl_sandbox.session.drivers.session_handle import SessionHandle
+from repl_sandbox.session.blocking import BlockingWait
+from repl_sandbox.session.handle import SessionHandle
 from repl_sandbox.session.io import SessionIO
 from tests.internals import locks_of
 
@@ -345,7 +345,7 @@ def test_handles_are_dead_in_a_forked_process(sandbox: Sandbox, session: Session
     assert session.run("x").value == "1"
 
 
-def test_functions_of_cells_run_in_processes_of_pools() -> None:
+def test_functions_of_cells_run_in_processes_of_pools(sandbox: Sandbox) -> None:
     code = (
         "import concurrent.futures, multiprocessing\n"
         "def double(n): return 2 * n\n"
@@ -353,8 +353,7 @@ def test_functions_of_cells_run_in_processes_of_pools() -> None:
         "with concurrent.futures.ProcessPoolExecutor(2) as pool: doubled += pool.map(double, [3])\n"
         "doubled, multiprocessing.get_start_method()"
     )
-    # The other tiers have no /dev/shm for what pools lock.
-    with Sandbox(isolation="jailed") as sandbox, sandbox.session() as session:
+    with sandbox.session() as session:
         assert session.run(code).value == "([2, 4, 6], 'fork')"
 
 

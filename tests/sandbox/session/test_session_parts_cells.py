@@ -22,14 +22,13 @@ from repl_sandbox.protocol.messages import (
     Save,
     Value,
 )
-from repl_sandbox.session.cells.cell_execution import CellExecution
-from repl_sandbox.session.host_functions.function_executor import FunctionExecutor
-from repl_sandbox.session.host_functions.function_registry import check
-from repl_sandbox.session.host_functions.host_call_handler import HostCallHandler
-from repl_sandbox.session.host_functions.open_calls import MAX_OPEN_CALLS, OpenCalls
-from repl_sandbox.session.message_dispatch import MessageDispatch
+from repl_sandbox.session.calls import MAX_OPEN_CALLS, FunctionExecutor, HostCallHandler, OpenCalls
+from repl_sandbox.session.cells import CellExecution
+from repl_sandbox.session.core import MessageDispatch
+from repl_sandbox.session.host_functions import check
 from repl_sandbox.session.output import OutputCapture
 from repl_sandbox.session.recovery import Recovery
+from repl_sandbox.session.running_cell import CellClocks
 from repl_sandbox.types import AnyOutcome, ErrorInfo, State
 from tests.sandbox.session.session_peer import Peer, drive, ready
 
@@ -41,7 +40,9 @@ class Inline(FunctionExecutor):
 
     def start(self, function: Any, call: HostCall, places: Any, running: Any, done: Any) -> None:
         """Reply with what `function` returns."""
-        done(HostReply(call.call, True, str(function()).encode()))
+        with running.stopwatch:
+            value = function()
+        done(HostReply(call.call, True, str(value).encode()))
 
     def wait_for(self, awaited: Any, call: HostCall, running: Any, done: Any) -> None:
         """Accept."""
@@ -281,10 +282,38 @@ def refusals(host: Host) -> list[bytes]:
 def test_a_function_is_called_and_its_reply_is_sent(host: Host) -> None:
     host.running()
     host.calls.take(HostCall(1, 1, "f", NOTHING))
-    assert host.cell.clocks is not None and host.cell.clocks.paused
     host.calls.reply()
     assert host.hear() == [HostReply(1, True, b"42")]
+    assert host.cell.clocks is not None
     assert not host.cell.clocks.paused and host.calls.count == 1
+
+
+def test_the_clock_pauses_while_any_function_runs() -> None:
+    clocks = CellClocks(10, 5, now=100.0, cpu=0.0)
+    assert clocks.next_check(100.0, 0.0) == 105.0  # a function could begin at any time
+    clocks.function_begins(101.0, 0.0)
+    clocks.function_begins(102.0, 0.0)
+    assert clocks.paused
+    clocks.function_ends(103.0, 0.0)
+    clocks.function_ends(104.0, 0.5)  # half a second of which another thread computed
+    assert (clocks.paused, clocks.waiting(105.0, 0.5), clocks.execution(105.0, 0.5)) == (
+        False,
+        2.5,
+        2.5,
+    )
+    assert clocks.next_check(105.0, 0.5) == 107.5
+    clocks.function_begins(106.0, 0.5)
+    assert clocks.expired(108.0, 0.5) is None
+    assert clocks.expired(108.5, 0.5) == "host_call"
+
+
+def test_a_call_on_its_way_to_its_function_is_execution() -> None:
+    """Calls that are always open, of functions that take no time, do not stop the clock."""
+    clocks = CellClocks(10, 100, now=0.0, cpu=0.0)
+    for second in range(10):
+        clocks.function_begins(second + 0.25, 0.0)
+        clocks.function_ends(second + 0.25, 0.0)
+    assert clocks.expired(10.0, 0.0) == "execution"
 
 
 @pytest.mark.parametrize(
@@ -299,7 +328,7 @@ def test_a_function_is_called_and_its_reply_is_sent(host: Host) -> None:
 def test_an_invalid_call_is_refused(
     host: Host, monkeypatch: pytest.MonkeyPatch, call: HostCall, words: bytes
 ) -> None:
-    monkeypatch.setattr("repl_sandbox.session.host_functions.open_calls.MAX_OPEN_BYTES", 1000)
+    monkeypatch.setattr("repl_sandbox.session.calls.MAX_OPEN_BYTES", 1000)
     host.running()
     host.calls.take(call)
     (refusal,) = refusals(host)

@@ -18,8 +18,7 @@ from repl_sandbox.protocol.messages import (
     HostReply,
     Value,
 )
-from repl_sandbox.session.shielded_operations import ShieldedOperations
-from repl_sandbox.session.transport.worker_configuration import WorkerConfiguration
+from repl_sandbox.session.io import ShieldedOperations, WorkerConfiguration
 from tests.sandbox.session.session_peer import Peer, ready
 
 VARIABLE = Assign("x", "str", b"text")

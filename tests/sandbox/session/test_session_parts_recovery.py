@@ -23,11 +23,9 @@ from repl_sandbox.protocol.messages import (
     Restored,
     Value,
 )
-from repl_sandbox.session.branches import Branches
-from repl_sandbox.session.namespace_queries import NamespaceQueries
-from repl_sandbox.session.recovery import Recovery
-from repl_sandbox.snapshots.branch_fork import ASK_FOR_BRANCH
+from repl_sandbox.session.recovery import Branches, NamespaceQueries, Recovery
 from repl_sandbox.types import State
+from repl_sandbox.worker.branch import ASK_FOR_BRANCH
 from tests.sandbox.session.session_peer import LIMITS, Peer, drive, ready
 
 
@@ -315,14 +313,15 @@ def test_a_branch_has_its_own_connections(peer: Peer) -> None:
 
 def test_a_failed_fork_makes_no_branch_and_leaves_nothing(peer: Peer) -> None:
     part = branches(peer)
-    before = len(os.listdir("/proc/self/fd"))
+    before = set(os.listdir("/proc/self/fd"))
     with pytest.raises(SandboxError, match="could not be branched"):
         drive(
             part.make(None, lambda: None),
             peer.io,
             lambda: peer.send({"branched": False, "number": 1}),
         )
-    assert len(os.listdir("/proc/self/fd")) == before
+    # Threads of other tests may still close theirs.
+    assert set(os.listdir("/proc/self/fd")) <= before
 
 
 def test_without_capacity_or_snapshots_there_is_no_branch(peer: Peer) -> None:

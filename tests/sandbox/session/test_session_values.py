@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from repl_sandbox import Limits, Raised, Sandbox, Session
+from repl_sandbox import AsyncSandbox, HostFunction, Limits, Raised, Sandbox, Session
 from tests.internals import set_idle_periods, set_watchdog_period
 
 
@@ -112,6 +112,50 @@ def test_untransferable_values_are_refused_by_name(session: Session) -> None:
     with pytest.raises(ValueError, match=r"many: .*262,144 values"):
         session.get("many", as_answer=True)
     assert len(session.get("many")) == 300_000  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("__builtins__", "__name__", "__doc__", "__spec__", "__annotations__", "__main__"),
+        *("_", "_out", "HostCallError", "PolicyError", "answer", "FINAL", "SUBMIT", "final_answer"),
+        *("tool", "Missing"),
+    ],
+)
+def test_names_of_the_session_itself_cannot_be_set(sandbox: Sandbox, name: str) -> None:
+    host = {"tool": HostFunction(lambda: "real", raises=("Missing",))}
+    with sandbox.session(host=host, answers="strict") as session:
+        for value in ({}, "x" * 100_000):  # with the first message, and by a file in memory
+            with pytest.raises(ValueError, match=f"name: .*{name!r} is .*(own|taken)"):
+                session.set(name, value)
+        outcome = session.run("tool(), len([1]), __name__")
+        assert outcome.value == "('real', 1, '__main__')"
+        with session.branch() as branch, pytest.raises(ValueError, match=r"own|taken"):
+            branch.set(name, 1)
+
+
+def test_the_answer_begins_anew(sandbox: Sandbox) -> None:
+    with sandbox.session(answers="strict") as session:
+        ready = "answer.update(content=4, ready=True)"
+        assert [each.text for each in session.run(ready).answers] == ["4"]
+        assert not session.run(ready).answers  # it was sent before
+        session.run("held = answer")
+        session.set("answer", {"content": "", "ready": False})
+        assert session.run("answer is held, answer").value == (
+            "(True, {'content': '', 'ready': False})"
+        )
+        assert [each.text for each in session.run(ready).answers] == ["4"]
+        session.run("answer = 5")
+        session.set("answer", {"content": "", "ready": False})
+        assert [each.text for each in session.run(ready).answers] == ["4"]
+
+
+async def test_names_of_an_asyncio_session_itself_cannot_be_set() -> None:
+    async with AsyncSandbox() as sandbox, sandbox.session(host={"tool": len}) as session:
+        for name in ("__builtins__", "_out", "tool", "FINAL"):
+            with pytest.raises(ValueError, match=r"own|taken"):
+                await session.set(name, {})
+        assert (await session.run("len([1])")).value == "1"
 
 
 def test_variables_are_listed_without_injected_names(sandbox: Sandbox) -> None:

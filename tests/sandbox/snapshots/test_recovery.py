@@ -29,7 +29,7 @@ from repl_sandbox import (
     SessionClosed,
     TimedOut,
 )
-from repl_sandbox.session.drivers.blocking_wait import BlockingWait
+from repl_sandbox.session.blocking import BlockingWait
 from repl_sandbox.session.io import SessionIO
 from tests.internals import init_pid, session_core, session_links, worker_pid
 from tests.sandbox.conftest import PATIENT, STUBBORN, Clock

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from repl_sandbox.snapshots import shared_mappings
+from repl_sandbox.worker import shared_mappings
 
 
 @pytest.mark.parametrize("kernel", ["searches", "tells all"])
@@ -22,7 +22,7 @@ def test_writable_shared_mappings_are_named(
         def refused(*arguments: Any) -> None:
             raise OSError(errno.ENOTTY, "before Linux 6.11")
 
-        monkeypatch.setattr(shared_mappings.fcntl, "ioctl", refused)
+        monkeypatch.setattr(shared_mappings.fcntl, "ioctl", refused)  # type: ignore[attr-defined]
     before = shared_mappings.lost(())
     path = tmp_path / "here w-s"
     path.write_bytes(bytes(mmap.PAGESIZE))

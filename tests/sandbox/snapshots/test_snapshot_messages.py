@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from repl_sandbox.snapshots import snapshot_messages
+from repl_sandbox.protocol import control
 
 
 @pytest.fixture
@@ -43,9 +43,9 @@ def held(sent: int) -> int:
     ("said", "error"),
     [
         (b"x", ValueError),
-        (snapshot_messages.COMMAND.pack(7, 0, -1, 10_000), ValueError),
-        (snapshot_messages.COMMAND.pack(7, 0, -1, 3), BlockingIOError),
-        (snapshot_messages.COMMAND.pack(8, 0, -1, 0), None),
+        (control.COMMAND.pack(7, 0, -1, 10_000), ValueError),
+        (control.COMMAND.pack(7, 0, -1, 3), BlockingIOError),
+        (control.COMMAND.pack(8, 0, -1, 0), None),
     ],
 )
 def test_descriptors_of_foreign_orders_are_closed(
@@ -57,17 +57,17 @@ def test_descriptors_of_foreign_orders_are_closed(
     ours, theirs = ends
     socket.send_fds(ours, [said], [sent] * 5)
     if error is None:
-        assert snapshot_messages.read(theirs, 7, wait=False) is None
+        assert control.read_command(theirs, 7, wait=False) is None
     else:
         with pytest.raises(error):
-            snapshot_messages.read(theirs, 7, wait=False)
+            control.read_command(theirs, 7, wait=False)
     assert held(sent) == 1
 
 
 def test_an_order_has_its_descriptors(ends: tuple[socket.socket, socket.socket], sent: int) -> None:
     ours, theirs = ends
-    socket.send_fds(ours, [snapshot_messages.COMMAND.pack(7, 5, -1, 4) + b"/tmp"], [sent] * 5)
-    order = snapshot_messages.read(theirs, 7, wait=False)
+    socket.send_fds(ours, [control.COMMAND.pack(7, 5, -1, 4) + b"/tmp"], [sent] * 5)
+    order = control.read_command(theirs, 7, wait=False)
     assert order is not None
     assert order[:3] == (5, -1, "/tmp")
     assert [os.path.sameopenfile(fd, sent) for fd in order.descriptors] == [True] * 5

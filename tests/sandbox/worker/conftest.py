@@ -9,8 +9,9 @@ import sys
 import pytest
 
 from repl_sandbox.types import ErrorInfo
-from repl_sandbox.worker.cell.cell_evaluation import CellRun, run_cell
-from repl_sandbox.worker.namespace.main_namespace import Namespace
+from repl_sandbox.worker.evaluation import CellRun, run_cell
+from repl_sandbox.worker.namespace import Namespace
+from tests.waiting import PATIENCE
 
 
 @pytest.fixture
@@ -25,7 +26,10 @@ def namespace():
         for task in pending:
             task.cancel()
         if pending:
-            made.loop.run_until_complete(asyncio.gather(*pending, return_exceptions=True))
+            done, left = made.loop.run_until_complete(asyncio.wait(pending, timeout=PATIENCE))
+            assert not left
+            for task in done:
+                task.cancelled() or task.exception()  # which is no news here
         made.loop.close()
         asyncio.set_event_loop(None)
     made.globals.clear()

@@ -64,7 +64,7 @@ def test_a_session_is_copied_and_recovers(copied: Session, name: str) -> None:
 
 def test_a_copy_that_ends_as_it_is_woken_leaves_an_empty_session() -> None:
     with Sandbox() as sandbox, sandbox.session() as session:
-        assert session.run("import builtins\nbuiltins.isinstance = lambda *_: False").ok
+        assert session.run("import builtins\nbuiltins.getattr = None").ok
         assert session.run("later = 1").ok
         with pytest.raises(SandboxError, match="the session is empty now"):
             session.rollback()

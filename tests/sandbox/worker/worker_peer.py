@@ -11,27 +11,17 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from repl_sandbox.protocol.connection import HostConnection
-from repl_sandbox.protocol.messages import (
-    VERSION,
-    HostMessage,
-    Ready,
-    Result,
-    WorkerMessage,
-)
-from repl_sandbox.snapshots.branch_fork import BranchFork, Predict
-from repl_sandbox.snapshots.snapshot_resources import Takeover
-from repl_sandbox.snapshots.snapshot_table import SnapshotTable
-from repl_sandbox.worker.cell.cell_evaluation import NOTHING, CellRun
-from repl_sandbox.worker.cell.standard_streams import StandardStreams
-from repl_sandbox.worker.cell_runner import CellRunner
-from repl_sandbox.worker.host_stubs.host_call_client import HostCallClient
-from repl_sandbox.worker.interrupts import Interrupts
-from repl_sandbox.worker.namespace import cell_sources
-from repl_sandbox.worker.namespace.main_namespace import Namespace
-from repl_sandbox.worker.session_state import SessionState
-from repl_sandbox.worker.variables.variable_changes import VariableChanges
-from repl_sandbox.worker.worker_channel import WorkerChannel
-from repl_sandbox.worker.worker_process import WorkerProcess
+from repl_sandbox.protocol.messages import VERSION, HostMessage, Ready, Result, WorkerMessage
+from repl_sandbox.worker.branch import BranchFork, Predict
+from repl_sandbox.worker.cell_runner import CellRunner, SessionState, WorkerProcess
+from repl_sandbox.worker.channel import Interrupts, WorkerChannel
+from repl_sandbox.worker.evaluation import NOTHING, CellRun
+from repl_sandbox.worker.host_stubs import HostCallClient
+from repl_sandbox.worker.namespace import Namespace, forget_cells
+from repl_sandbox.worker.snapshot_table import SnapshotTable
+from repl_sandbox.worker.snapshots import Takeover
+from repl_sandbox.worker.streams import StandardStreams
+from repl_sandbox.worker.variables import VariableChanges
 
 
 class Ended(BaseException):
@@ -137,7 +127,7 @@ class Peer:
     """The parts of one worker, and the host's end of its socket."""
 
     def __init__(self) -> None:
-        cell_sources.forget()
+        forget_cells()
         self._main, self._finders = sys.modules["__main__"], sys.meta_path[:]
         self._handler = signal.getsignal(signal.SIGINT)
         self.socket, theirs = socket.socketpair()

@@ -12,7 +12,7 @@ import pytest
 
 import repl_sandbox
 from repl_sandbox import Finished, Sandbox
-from repl_sandbox.zygote.warmup.intern_names import NAMES
+from repl_sandbox.zygote.intern_names import NAMES
 
 PACKAGE = Path(repl_sandbox.__file__).parent
 POOLS = sys.implementation.name == "cpython" and "t" not in sys.abiflags
@@ -21,7 +21,7 @@ POOLS = sys.implementation.name == "cpython" and "t" not in sys.abiflags
 # ones lie, without and with `compact_heap`.
 HOLES = """
 import json
-from repl_sandbox.zygote.warmup.heap_compaction import compact_heap
+from repl_sandbox.zygote.warmup import compact_heap
 
 def pages(size):
     return len({id(each) >> 12 for each in [bytes(size) for _ in range(10)]})

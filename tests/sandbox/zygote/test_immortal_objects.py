@@ -44,7 +44,7 @@ def sandbox() -> Iterator[Sandbox]:
         yield made
 
 
-def own_memory(session: Session) -> int:
+def unshared_memory(session: Session) -> int:
     """Bytes of pages that the session's process has written, its own part of the template's too."""
     rows = "open('/proc/self/smaps_rollup').read().splitlines()"
     found = value(session, f"sum(int(r.split()[1]) for r in {rows} if 'Private_Dirty' in r)")
@@ -55,11 +55,11 @@ def own_memory(session: Session) -> int:
 def test_iterating_over_shared_objects_copies_no_page(sandbox: Sandbox) -> None:
     rows = [{"name": f"name {number}", "tags": ["a", str(number)]} for number in range(LISTS)]
     with sandbox.with_shared(rows=rows) as sharing, sharing.session() as session:
-        before = own_memory(session)
+        before = unshared_memory(session)
         walked = value(session, "sum(len(row[key]) for row in rows for key in row)")
         assert walked == str(sum(len(row["name"]) + 2 for row in rows))
         # Each of the rows is some 500 bytes: 50 MB in all.
-        assert own_memory(session) - before < 10 * LISTS
+        assert unshared_memory(session) - before < 10 * LISTS
 
 
 @pytest.mark.parametrize(

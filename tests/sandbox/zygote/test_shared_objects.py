@@ -23,7 +23,7 @@ from repl_sandbox import (
     Session,
     SessionClosed,
 )
-from repl_sandbox.zygote.client import shared_objects
+from repl_sandbox.host import shared_objects
 from tests.conformance import CHECKS, run
 from tests.internals import session_links, started, template_parent, worker_pid, zygote_pid
 from tests.sandbox.shown_value import value

@@ -12,22 +12,21 @@ import sys
 from pathlib import Path
 
 import repl_sandbox
-from repl_sandbox.protocol import control_channel
-from repl_sandbox.zygote import spawn_requests
+from repl_sandbox.protocol import control
 from tests.internals import branch_commands
 
 ENGINE = Path(repl_sandbox.__file__).parent
 
 
 def test_a_request_arrives_with_its_descriptors_which_close_on_exec() -> None:
-    ours, theirs = control_channel.pair()
+    ours, theirs = control.pair()
     with ours, theirs:
-        fds = [theirs.fileno()] * control_channel.MAX_DESCRIPTORS
-        socket.send_fds(ours, [spawn_requests.spawn(7, 3, 1, b'{"a": [1, 2]}')], fds)
-        request, received = spawn_requests.receive(theirs)
+        fds = [theirs.fileno()] * control.MAX_DESCRIPTORS
+        socket.send_fds(ours, [control.spawn(7, 3, 1, b'{"a": [1, 2]}')], fds)
+        request, received = control.receive_request(theirs)
     try:
         assert request.split(b" ", 4) == [b"spawn", b"7", b"3", b"1", b'{"a": [1, 2]}']
-        assert len(received) == control_channel.MAX_DESCRIPTORS
+        assert len(received) == control.MAX_DESCRIPTORS
         assert all(fcntl.fcntl(fd, fcntl.F_GETFD) & fcntl.FD_CLOEXEC for fd in received)
     finally:
         for fd in received:
@@ -36,14 +35,14 @@ def test_a_request_arrives_with_its_descriptors_which_close_on_exec() -> None:
 
 def test_the_settings_of_a_session_come_back_as_they_were() -> None:
     limits = {"DATA": (1 << 62) + 1, "NOFILE": 256}
-    made = spawn_requests.settings(1 << 40, limits, 3, 9)
+    made = control.settings(1 << 40, limits, 3, 9)
     expected = {"workspace": 1 << 40, "rlimits": limits, "snapshots": 3, "processes": 9}
-    assert spawn_requests.read_settings(made) == expected
+    assert control.read_settings(made) == expected
 
 
 def test_the_protocol_has_every_command_of_the_host() -> None:
     """To a zygote, to init and to a file helper."""
-    senders = [*(ENGINE / "session").rglob("*.py"), *(ENGINE / "zygote/client").glob("*.py")]
+    senders = [*(ENGINE / "session").rglob("*.py"), *(ENGINE / "host").glob("*.py")]
     given = {op for file in senders for op in re.findall(r'"op": "(\w+)"', file.read_text())}
     given |= branch_commands()
     page = (ENGINE.parents[1] / "docs" / "protocol.md").read_text()
@@ -52,24 +51,24 @@ def test_the_protocol_has_every_command_of_the_host() -> None:
 
 
 def test_end_of_file_of_the_host_is_no_request() -> None:
-    ours, theirs = control_channel.pair()
+    ours, theirs = control.pair()
     ours.close()
     with theirs:
-        assert spawn_requests.receive(theirs) == (b"", [])
+        assert control.receive_request(theirs) == (b"", [])
 
 
 def test_a_reply_matches_its_request_number() -> None:
-    assert spawn_requests.read_answer(spawn_requests.gone(12, known=True)) == (12, b"1")
-    number, answer_to = spawn_requests.read_answer(spawn_requests.answer_to(3, {"failed": "a b"}))
+    assert control.read_answer(control.gone(12, known=True)) == (12, b"1")
+    number, answer_to = control.read_answer(control.answer_to(3, {"failed": "a b"}))
     assert (number, json.loads(answer_to)) == (3, {"failed": "a b"})
 
 
 # In a process of its own, which has no other threads: the fork is for such.
 _LOOKS_NOTHING_UP = """
 import ctypes, os, sys
-from repl_sandbox.native import process_forks
+from repl_sandbox.native import forks
 from repl_sandbox.native.libc import call
-from repl_sandbox.native.steps import SyscallBatch
+from repl_sandbox.native.library import SyscallBatch
 
 # The host's name stays as it is, whoever runs this: the size is past what can be set.
 step = SyscallBatch([("first", [call("close", -1, tolerated=(9,))])])
@@ -80,7 +79,7 @@ def look_up(library, name):
     raise AssertionError(f"{name} was looked up")
 
 ctypes.CDLL.__getattr__ = ctypes.CDLL.__getitem__ = look_up
-pid = process_forks.fork()
+pid = forks.fork()
 if pid == 0:
     status = 1
     try:

@@ -18,13 +18,12 @@ from typing import Any
 
 import pytest
 
-from repl_sandbox import Limits, Sandbox, SandboxError, backends
-from repl_sandbox.backends.container.stream_transport import StreamTransport
-from repl_sandbox.pool import template_process
-from repl_sandbox.protocol.control_channel import Lifeline
-from repl_sandbox.zygote.client import zygote_process
-from repl_sandbox.zygote.client.isolation_baseline import IsolationBaseline
-from repl_sandbox.zygote.client.zygote_process import BOOT, ZygoteProcess
+from repl_sandbox import Limits, Sandbox, SandboxError, options
+from repl_sandbox.host import template, zygote
+from repl_sandbox.host.docker_transport import StreamTransport
+from repl_sandbox.host.links import IsolationBaseline
+from repl_sandbox.host.zygote import BOOT, ZygoteProcess
+from repl_sandbox.protocol.control import Lifeline
 from repl_sandbox.zygote.stream import stream_frames
 from repl_sandbox.zygote.stream.stream_frames import FILL, GIVE, LENGTH, MAKE, NUMBER, frame
 from tests.conformance import run
@@ -53,26 +52,32 @@ class ContainerProcess:
             [self._python, "-I", "-X", "utf8", BOOT, "stream", "confined"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env=zygote_process.ENVIRONMENT,
+            env=zygote.ENVIRONMENT,
             cwd="/",
             start_new_session=True,
         )
         # Pipes of its own, because the process makes them non-blocking.
+        self._output = threading.Thread(target=self._carry_output, daemon=True)
+        self._output.start()
         threading.Thread(target=self._carry_input, daemon=True).start()
-        threading.Thread(target=self._carry_output, daemon=True).start()
 
     def _carry_input(self) -> None:
+        """Carry what the client sends, and close the socket once neither thread uses it."""
         assert self._process.stdin is not None
-        with suppress(BrokenPipeError), self._process.stdin as stdin:
-            while data := self._ours.recv(1 << 16):
-                stdin.write(data)
-                stdin.flush()
+        with self._ours:
+            with suppress(BrokenPipeError), self._process.stdin as stdin:
+                while data := self._ours.recv(1 << 16):
+                    stdin.write(data)
+                    stdin.flush()
+            self._output.join()
 
     def _carry_output(self) -> None:
+        """Carry what the process prints, and end the input too when the process has ended."""
         assert self._process.stdout is not None
-        with self._process.stdout as stdout, self._ours:
+        with suppress(BrokenPipeError), self._process.stdout as stdout:
             while data := os.read(stdout.fileno(), 1 << 16):
                 self._ours.sendall(in_daemon_frames(data))
+        with suppress(OSError):  # the client has closed its end
             self._ours.shutdown(socket.SHUT_RDWR)
         self._process.wait()
 
@@ -107,9 +112,9 @@ class StreamLauncher:
 
 @pytest.fixture
 def streamed(open_python: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sandbox]:
-    monkeypatch.setattr(backends, "container_launcher", lambda _: StreamLauncher(open_python))
+    monkeypatch.setattr(options, "container_launcher", lambda _: StreamLauncher(open_python))
     # A process has not the isolation of a container.
-    monkeypatch.setattr(template_process, "confirm", lambda *_: None)
+    monkeypatch.setattr(template, "confirm", lambda *_: None)
     with Sandbox(isolation="container", image="of a test", require="container") as sandbox:
         yield sandbox
 

@@ -15,8 +15,8 @@ import pytest
 
 from repl_sandbox import Sandbox
 from repl_sandbox.errors import SandboxClosed
-from repl_sandbox.protocol import control_channel
-from repl_sandbox.zygote.client.zygote_handle import ZygoteHandle
+from repl_sandbox.host.zygote import ZygoteHandle
+from repl_sandbox.protocol import control
 from tests.internals import zygote_client
 
 
@@ -24,14 +24,14 @@ def test_abandoned_sessions_do_not_block_the_zygote(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Nobody reads the zygote's reports of their ends, and its socket holds only so many."""
-    pair = control_channel.pair
+    pair = control.pair
 
     def narrow() -> tuple[socket.socket, socket.socket]:
         ours, theirs = pair()
         theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)  # the least there can be
         return ours, theirs
 
-    monkeypatch.setattr(control_channel, "pair", narrow)
+    monkeypatch.setattr(control, "pair", narrow)
     with Sandbox(recovery="restart") as sandbox:
         zygote = zygote_client(sandbox)
         monkeypatch.undo()

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from .case import SLACK, Case
+from .case import PATIENCE, Case
 from .identity import Identity
 from .verdict import Verdict
 
@@ -70,7 +70,7 @@ class _Member:
         self._process = process
         self._asked = asked
         self.gone = False
-        hello = self._hear(2 * SLACK)
+        hello = self._hear(2 * PATIENCE)
         self._unavailable = "" if hello is None else hello.get("unavailable", "")
         self._tier = None if hello is None else hello.get("tier")
 
@@ -97,10 +97,10 @@ class _Member:
         """End the supervisor regularly; return its leftovers."""
         assert self._process.stdin is not None
         self._process.stdin.close()
-        last = self._hear(3 * SLACK)
+        last = self._hear(3 * PATIENCE)
         if last is None:
             self._process.kill()
-        self._process.wait(2 * SLACK)
+        self._process.wait(2 * PATIENCE)
         if self._unavailable:
             return []
         return ["a supervisor did not end"] if last is None else list(last["left"])

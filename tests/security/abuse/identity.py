@@ -19,12 +19,14 @@ from typing import Any
 
 import repl_sandbox
 
-from .interpreters import open_to_all, with_policies
+from .interpreters import open_to_all, with_packages
 
 # No account has this uid on common systems; the uid of nobody (65534) may own files.
 ORDINARY_UID = 64321
 _HERE = Path(__file__).parent
 _PYTHONS = (sys.executable, "/usr/bin/python3", "/usr/local/bin/python3")
+# The tiers whose sessions run under an interpreter with packages.
+_FULL = ("jailed", "confined", "process", "policy")
 _RECENT = "import sys, repl_sandbox\nprint(sys.version_info >= (3, 11))"
 
 
@@ -54,12 +56,16 @@ class Identity:
         )
 
 
-def myself() -> Identity:
+@contextlib.contextmanager
+def myself() -> Iterator[Identity]:
     """This user, with the modules where they lie."""
     name = "root" if os.geteuid() == 0 else "user"
-    python = open_to_all()
-    pythons = {} if python is None else {"confined": (python,), "process": (python,)}
-    return Identity(name, os.geteuid(), sys.executable, _HERE.parent, pythons=pythons)
+    with _folder() as folder:
+        python = open_to_all()
+        if python != sys.executable:
+            python = with_packages(["cloudpickle"], folder, {}) or python
+        pythons = {} if python is None else {"confined": (python,), "process": (python,)}
+        yield Identity(name, os.geteuid(), sys.executable, _HERE.parent, pythons=pythons)
 
 
 @contextlib.contextmanager
@@ -68,14 +74,22 @@ def ordinary() -> Iterator[Identity | str]:
     if os.geteuid() != 0:
         yield "only root can be another user"
         return
-    # Not under /tmp: mounts below it would have to appear in each session's own /tmp.
-    with tempfile.TemporaryDirectory(prefix="repl-user-", dir="/var/tmp") as folder:
-        library = Path(folder)
-        library.chmod(0o755)
+    with _folder() as library:
         ignore = shutil.ignore_patterns("__pycache__")
         for source in (Path(str(repl_sandbox.__file__)).parent, _HERE):
             shutil.copytree(source, library / source.name, ignore=ignore)
         yield _found(library)
+
+
+@contextlib.contextmanager
+def _folder() -> Iterator[Path]:
+    """A folder that all may read. Not under /tmp: mounts below it would have to appear in each
+    session's own /tmp.
+    """
+    with tempfile.TemporaryDirectory(prefix="repl-user-", dir="/var/tmp") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        yield folder
 
 
 def _found(library: Path) -> Identity | str:
@@ -96,7 +110,9 @@ def _found(library: Path) -> Identity | str:
                 # it imports.
                 compiling = [python, "-I", "-m", "compileall", "-q", str(library)]
                 subprocess.run(compiling, cwd="/", check=True)
-                policy = with_policies(library / "environments", options)
-                pythons = {} if policy is None else {"policy": (policy,)}
+                # Language policies need the one, checkpoints the other.
+                packages = ["RestrictedPython", "cloudpickle"]
+                full = with_packages(packages, library / "environments", options)
+                pythons = {} if full is None else dict.fromkeys(_FULL, (full,))
                 return Identity("user", ORDINARY_UID, python, library, options, pythons)
     return "no Python of at least 3.11 that another user may run"

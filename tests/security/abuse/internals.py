@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from repl_sandbox import Sandbox, Session
+    from repl_sandbox.host.links import SessionLinks
+    from repl_sandbox.host.nested import ZygotePerSession
+    from repl_sandbox.host.zygote import ZygoteHandle
     from repl_sandbox.session.core import Core
-    from repl_sandbox.zygote.client.session_links import SessionLinks
-    from repl_sandbox.zygote.client.zygote_handle import ZygoteHandle
-    from repl_sandbox.zygote.client.zygote_per_session import ZygotePerSession
 
 
 def session_core(session: Session) -> Core:

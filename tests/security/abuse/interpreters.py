@@ -1,4 +1,4 @@
-"""An interpreter that every user may run, and one that has what a language policy needs.
+"""An interpreter that every user may run, and one that has what policies and checkpoints need.
 
 A session without a view of its own is another user than root and reads the host's files, so an
 interpreter below a closed home will not do.
@@ -12,7 +12,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,21 +43,14 @@ def open_to_all() -> str | None:
     return None
 
 
-def with_policies(folder: Path, options: Mapping[str, Any]) -> str | None:
-    """An interpreter below `folder` that has RestrictedPython and that the user of `options` may
-    run; None if there is none.
-    """
-    return with_package("RestrictedPython", folder, options)
-
-
-def with_package(name: str, folder: Path, options: Mapping[str, Any]) -> str | None:
-    """An interpreter below `folder` that has the pure package `name` and that the user of
+def with_packages(names: Sequence[str], folder: Path, options: Mapping[str, Any]) -> str | None:
+    """An interpreter below `folder` that has the pure packages `names` and that the user of
     `options` may run; None if there is none.
     """
-    found = importlib.util.find_spec(name)
-    if found is None or found.origin is None:
+    sources = [_source(name) for name in names]
+    if None in sources:
         return None
-    source = Path(found.origin).parent
+    parts = [part for source in sources if source for part in (source, *_metadata(source))]
     for number, python in enumerate(_PLACES):
         place = folder / str(number)
         asked = [python, "-m", "venv", "--without-pip", str(place)]
@@ -65,16 +58,22 @@ def with_package(name: str, folder: Path, options: Mapping[str, Any]) -> str | N
             subprocess.run(asked, capture_output=True, check=True)
             (library,) = place.glob("lib/python3*/site-packages")
             ignored = shutil.ignore_patterns("__pycache__")
-            for part in (source, *_metadata(source)):
+            for part in parts:
                 shutil.copytree(part, library / part.name, ignore=ignored)
             # The user of `options` cannot: otherwise each process would compile the modules that it
             # imports.
             compiling = [str(place / "bin/python"), "-I", "-m", "compileall", "-q", str(library)]
             subprocess.run(compiling, check=True, cwd="/", capture_output=True)
-            made = [str(place / "bin/python"), "-I", "-c", f"import {name}"]
+            imports = f"import {', '.join(names)}"
+            made = [str(place / "bin/python"), "-I", "-c", imports]
             subprocess.run(made, check=True, cwd="/", capture_output=True, **options)
             return made[0]
     return None
+
+
+def _source(name: str) -> Path | None:
+    found = importlib.util.find_spec(name)
+    return None if found is None or found.origin is None else Path(found.origin).parent
 
 
 def _metadata(package: Path) -> list[Path]:

@@ -15,10 +15,11 @@ from typing import Any
 from repl_sandbox import Sandbox
 
 from . import processes
-from .case import SLACK, parse
+from .case import PATIENCE, parse
 from .host import fixtures
 from .internals import baseline, zygote_client
 from .judge import judge
+from .quiet import quiet_beside
 from .tiers import Unavailable, open_sandbox
 
 
@@ -50,7 +51,7 @@ def _warm(sandbox: Sandbox) -> None:
 
 def _changes(before: dict[str, int], sandbox: Sandbox) -> list[str]:
     """Return the counts above `before`, once processes that are ending have had time to go."""
-    deadline = time.monotonic() + SLACK
+    deadline = time.monotonic() + PATIENCE
     while True:
         now = _held(sandbox)
         more = [what for what, count in before.items() if now[what] > count]
@@ -70,8 +71,9 @@ def _held(sandbox: Sandbox) -> dict[str, int]:
 
 
 def _serve(tier: str, sandbox: Sandbox, sentinel: int) -> None:
-    for line in sys.stdin:
-        _say(asdict(judge(parse(json.loads(line)), tier, sandbox, sentinel)))
+    with quiet_beside(sandbox) as quiet:
+        for line in sys.stdin:
+            _say(asdict(judge(parse(json.loads(line)), tier, sandbox, quiet, sentinel)))
 
 
 def _say(message: dict[str, Any]) -> None:

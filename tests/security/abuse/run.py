@@ -54,7 +54,8 @@ def run(
         stack.enter_context(mock.patch.dict(os.environ, fixtures.ENVIRONMENT))
         sentinel = stack.enter_context(fixtures.sentinel())
         listeners = stack.enter_context(closing(fixtures.Listeners(files)))
-        identities: list[Identity | str] = [myself(), stack.enter_context(ordinary())]
+        contexts = (myself(), ordinary())
+        identities: list[Identity | str] = [stack.enter_context(each) for each in contexts]
         before = host_state.look()
         names = ("root" if os.geteuid() == 0 else "user", "ordinary")
         for name, identity in zip(names, identities, strict=True):

@@ -54,6 +54,15 @@ def found(session: Session) -> None:
         assert isinstance(outcome, Finished), outcome
 
 
+def started(session: Session, thread: str) -> None:
+    """Start `thread`, a function that notes in `said` the outcome of each attempt; one has come."""
+    outcome = session.run(
+        f"said = set()\n{thread}\nthreading.Thread(target=attack, daemon=True).start()\n"
+        "while not said: time.sleep(0.001)\nprint('PROOF', said, flush=True)"
+    )
+    assert outcome.stdout.startswith("PROOF"), outcome
+
+
 def branches_or_says_no(session: Session) -> None:
     """After any attack init answers in time, and the session goes on or reports its end."""
     start = time.monotonic()
@@ -105,14 +114,17 @@ def test_forged_messages_of_a_snapshot(
     found(session)
     # A thread sends it repeatedly, and reads the messages of init before a snapshot can.
     forging = (
-        f"pid = {pid}\ndef forge():\n    end = socket.socket(fileno=os.dup(init_socket))\n"
-        "    while True:\n        try: end.send(WORD.pack(1, pid), socket.MSG_DONTWAIT)\n"
-        "        except OSError: pass\n"
-        "        try: socket.recv_fds(end, 4096, 8, socket.MSG_DONTWAIT)\n"
-        "        except OSError: pass\n        time.sleep(0.0005)\n"
-        "threading.Thread(target=forge, daemon=True).start()"
+        f"pid = {pid}\ndef attack():\n    end = socket.socket(fileno=os.dup(init_socket))\n"
+        "    while True:\n"
+        "        for attempt in (\n"
+        "            lambda: end.send(WORD.pack(1, pid), socket.MSG_DONTWAIT),\n"
+        "            lambda: socket.recv_fds(end, 4096, 8, socket.MSG_DONTWAIT),\n"
+        "        ):\n"
+        "            try: attempt(); said.add('done')\n"
+        "            except OSError as error: said.add(error.strerror)\n"
+        "        time.sleep(0.0005)"
     )
-    session.run(forging)
+    started(session, forging)
     for _ in range(2):
         branches_or_says_no(session)
     unharmed(neighbour, bystander)
@@ -128,11 +140,11 @@ def test_a_snapshot_table_with_foreign_processes(
     pid = NAMES[name].format(bystander=bystander.pid, neighbour=worker_pid(neighbour))
     found(session)
     lying = (
-        f"pid = max(-(2 ** 31), min(2 ** 31 - 1, {pid}))\ndef lie():\n    while True:\n"
-        "        table.write([(pid, cell) for cell in range(20)])\n        time.sleep(0.0005)\n"
-        "threading.Thread(target=lie, daemon=True).start()"
+        f"pid = max(-(2 ** 31), min(2 ** 31 - 1, {pid}))\ndef attack():\n    while True:\n"
+        "        table.write([(pid, cell) for cell in range(20)])\n"
+        "        said.add(len(table.read()))\n        time.sleep(0.0005)"
     )
-    session.run(lying)
+    started(session, lying)
     branches_or_says_no(session)
     try:
         session.run("os._exit(1)")
@@ -143,11 +155,12 @@ def test_a_snapshot_table_with_foreign_processes(
 
 
 STRIKES = {
-    "copies": "def strike():\n    while True:\n        for pid, _ in table.read():\n"
-    "            try: os.kill(pid, number)\n            except OSError: pass\n"
-    "threading.Thread(target=strike, daemon=True).start()",
+    "copies": "def attack():\n    while True:\n        for pid, _ in table.read():\n"
+    "            try: os.kill(pid, number); said.add('done')\n"
+    "            except OSError as error: said.add(error.strerror)\n",
     # The worker calls `_inspect` after its answer, while it waits for init's command.
-    "worker": "snapshots._inspect = lambda: os.kill(os.getpid(), number)",
+    "worker": "def attack():\n    assert callable(snapshots._inspect)\n"
+    "    snapshots._inspect = lambda: os.kill(os.getpid(), number)\n    said.add('done')",
 }
 
 
@@ -161,7 +174,7 @@ def test_snapshots_or_a_worker_that_are_stopped_or_killed(
     struck: str,
 ) -> None:
     found(session)
-    session.run(f"number = signal.{number}\n{STRIKES[struck]}")
+    started(session, f"number = signal.{number}\n{STRIKES[struck]}")
     branches_or_says_no(session)
     unharmed(neighbour, bystander)
 
@@ -170,10 +183,10 @@ def test_a_flood_of_messages_that_are_not_read(
     session: Session, neighbour: Session, bystander: subprocess.Popen[bytes]
 ) -> None:
     found(session)
-    session.run(
-        "def flood():\n    end = socket.socket(fileno=os.dup(init_socket))\n    while True:\n"
-        "        end.sendall(WORD.pack(0, 1) * 1000)\n"
-        "threading.Thread(target=flood, daemon=True).start()"
+    started(
+        session,
+        "def attack():\n    end = socket.socket(fileno=os.dup(init_socket))\n    while True:\n"
+        "        said.add(end.send(WORD.pack(0, 1) * 1000))",
     )
     branches_or_says_no(session)
     unharmed(neighbour, bystander)
@@ -210,11 +223,11 @@ def test_a_flood_of_out_of_band_bytes(
     The seccomp filter of the other tiers refuses to send it.
     """
     found(session)
-    session.run(
-        "def flood():\n    end = socket.socket(fileno=os.dup(init_socket))\n    while True:\n"
-        "        try: end.send(b'a', socket.MSG_OOB | socket.MSG_DONTWAIT)\n"
-        "        except OSError: pass\n        time.sleep(0.0002)\n"
-        "threading.Thread(target=flood, daemon=True).start()"
+    started(
+        session,
+        "def attack():\n    end = socket.socket(fileno=os.dup(init_socket))\n    while True:\n"
+        "        try: said.add(end.send(b'a', socket.MSG_OOB | socket.MSG_DONTWAIT))\n"
+        "        except BlockingIOError: pass\n        time.sleep(0.0002)",
     )
     for _ in range(8):
         branches_or_says_no(session)
@@ -253,6 +266,8 @@ def test_a_flood_of_processes_in_a_branch_ends_with_it() -> None:
             "import os\ndef grow():\n    while True:\n        try: os.fork()\n"
             "        except OSError: pass\nif not os.fork(): grow()"
         )
+        below = psutil.Process(init_pid(session))
+        eventually(lambda: len(below.children(recursive=True)) > 8)
         branch.close()
         # A killed process exists until it has run once more.
         eventually(lambda: len(alive_under(init_pid(session))) <= 4)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from repl_sandbox.jail.landlock.ruleset import kernel_abi
+from repl_sandbox.jail.landlock import kernel_abi
 from tests.security.attacks import fork_bombs
 
 PROGRAM = Path(__file__).parent / "fork_bombs.py"
@@ -16,6 +16,8 @@ PROGRAM = Path(__file__).parent / "fork_bombs.py"
 FULL = ["daemons", "daemons forked twice", "forks with threads"]
 BELOW = ["parents that end", "shells"]
 TIMEOUT = 1.5
+# The processes of a session that forks nothing: init, the worker and its snapshots.
+ALONE = 4
 
 
 @pytest.fixture(scope="module", params=["jailed", "confined", "process"])
@@ -42,7 +44,7 @@ def found(request: pytest.FixtureRequest, tier: str) -> dict[str, Any]:
 def test_a_fork_bomb_has_no_more_processes_than_its_limit(
     found: dict[str, Any], storm: str
 ) -> None:
-    assert found[storm]["most"] <= fork_bombs.LIMITS.processes + fork_bombs.BESIDES
+    assert ALONE < found[storm]["most"] <= fork_bombs.LIMITS.processes + fork_bombs.BESIDES
 
 
 @pytest.mark.parametrize("storm", FULL)

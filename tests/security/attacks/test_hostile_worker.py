@@ -347,16 +347,28 @@ def test_a_flood_is_bounded_in_the_memory_of_the_host(name: str) -> None:
     assert grown < 256, f"{grown} MiB"
 
 
+# Tells that the limit was met: once, by whichever process met it.
+TELLS = """
+import mmap
+told = mmap.mmap(-1, 1)
+def full():
+    if told[0]: return
+    told[0] = 1
+    print("full", flush=True)
+"""
+
+
 @pytest.mark.parametrize(
     "code",
     [
-        "while True:\n    try: os.fork()\n    except OSError: pass",
+        "while True:\n    try: os.fork()\n    except OSError: full()",
         "for _ in range(500):\n    try:\n        if os.fork() == 0: os._exit(0)\n"
-        "    except OSError: break",
+        "    except OSError: full(); break",
         "import threading\nthreads = []\ntry:\n    while True:\n"
         "        threads.append(threading.Thread(target=time.sleep, args=(30,), daemon=True))\n"
-        "        threads[-1].start()\nexcept RuntimeError: pass",
-        "if os.fork() == 0:\n    while True:\n        try: os.fork()\n        except OSError: pass",
+        "        threads[-1].start()\nexcept RuntimeError: full()",
+        "if os.fork() == 0:\n    while True:\n        try: os.fork()\n"
+        "        except OSError: full()\nwhile not told[0]: time.sleep(0.01)",
     ],
     ids=["fork bomb", "zombies", "threads", "fork bomb left behind"],
 )
@@ -365,7 +377,8 @@ def test_a_fork_bomb_of_a_hostile_worker_affects_its_session_only(
 ) -> None:
     limits = Limits(timeout=PATIENCE, grace=0.2, processes=30)
     with sandbox.session() as neighbour, sandbox.session(limits=limits) as session:
-        session.run(PRELUDE + code, timeout=1)
+        outcome = session.run(PRELUDE + TELLS + code, timeout=1)
+        assert "full" in outcome.stdout or "processes" in outcome.limits, outcome
         assert neighbour.run(
             "import os\nos.waitpid(os.posix_spawn('/bin/true', ['true'], {}), 0)"
         ).ok

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from repl_sandbox.jail.landlock.ruleset import kernel_abi
+from repl_sandbox.jail.landlock import kernel_abi
 from repl_sandbox.jail.processes import descendants
 from tests.waiting import LONG
 

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from repl_sandbox.jail.landlock.ruleset import SCOPES, kernel_abi
+from repl_sandbox.jail.landlock import SCOPES, kernel_abi
 from tests.security.attacks import neighbours
 
 PROGRAM = Path(__file__).parent / "neighbours.py"
+# What tells that all was taken: an error in the session, or the reason of its end.
+FULL = {
+    "files": "No space left|workspace",
+    "processes": "temporarily unavailable|processes",
+    "memory": "memory",
+    "processors": "all busy",
+}
 LOOKS = [f"{tier}-{who}" for tier in ("jailed", "confined") for who in ("suite", "ordinary")]
 
 
@@ -77,6 +85,7 @@ def test_resources_used_by_a_neighbour_are_not_missing_for_others(
 
     No share of CPU time is measured: none is promised (SECURITY.md).
     """
+    assert re.search(FULL[filled], found["full"][filled])
     assert found["works"][filled] == "None"
 
 

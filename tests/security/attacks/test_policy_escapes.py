@@ -16,9 +16,8 @@ from types import CodeType, FrameType, ModuleType, TracebackType
 import pytest
 
 from repl_sandbox import Limits, Outcome, Policy, Raised, Sandbox
-from repl_sandbox.policies.guards import get_attribute, guarded_builtins
-from repl_sandbox.policies.module_proxies import ModuleProxies, ModuleProxy
-from repl_sandbox.policies.modules import ROWS
+from repl_sandbox.policies.modules import ROWS, ModuleProxies, ModuleProxy
+from repl_sandbox.policies.restricted import get_attribute, guarded_builtins
 from tests.waiting import PATIENCE
 
 CASES: dict[str, str] = {

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from repl_env.rlm import RLM, Budget, ChatModel, Completion, ModelRequest, RLMRunResult
-from repl_env.rlm.events import RunStarted
+from repl_env.rlm.model_call import RunStarted
 from repl_sandbox import Limits, Sandbox
 
 KEY = "sk-canary-7f2a9c"
@@ -47,6 +47,16 @@ with open("/proc/self/maps") as maps:
         if mode == "rw-p" and "[stack" not in line and end - start < 64 << 20:
             own += ctypes.string_at(start, end - start).count(needle)
 FINAL([wanted in str(dict(os.environ)), found, own])
+"""
+
+
+# Tries something, and notes what came of it.
+ATTEMPT = """
+try:
+    exec({!r})
+    said = "done"
+except Exception as error:
+    said = type(error).__name__
 """
 
 
@@ -93,46 +103,52 @@ def test_no_secret_is_in_the_process_of_the_code(sandbox: Sandbox, secret: str) 
 
 
 @pytest.mark.parametrize(
-    "attempt",
+    ("attempt", "told", "deepest"),
     [
-        "import os\nos.environ.update(RLM_MAX_DEPTH='9', REPL_RLM_MAX_DEPTH='9')",
-        "rlm_query.__defaults__ = (9,)",
-        "rlm_query.__globals__.update(max_depth=9, depth=0)",
-        "for cell in rlm_query.__closure__ or ():\n    cell.cell_contents = 9",
-        "import sys\nsys._getframe().f_globals['depth'] = -5",
-        "rlm_query('x', depth=-5)",
-        "rlm_query('x', max_depth=9, account=None)",
+        ("import os\nos.environ.update(RLM_MAX_DEPTH='9', REPL_RLM_MAX_DEPTH='9')", "done", 1),
+        ("rlm_query.__defaults__ = (9,)", "done", 1),
+        ("rlm_query.__globals__.update(max_depth=9, depth=0)", "done", 1),
+        # The function itself is broken by it.
+        ("for cell in rlm_query.__closure__ or ():\n    cell.cell_contents = 9", "done", 0),
+        ("import sys\nsys._getframe().f_globals['depth'] = -5", "done", 1),
+        ("rlm_query('x', depth=-5)", "TypeError", 1),
+        ("rlm_query('x', max_depth=9, account=None)", "TypeError", 1),
     ],
 )
-def test_the_depth_cannot_be_changed(sandbox: Sandbox, attempt: str) -> None:
+def test_the_depth_cannot_be_changed(
+    sandbox: Sandbox, attempt: str, told: str, deepest: int
+) -> None:
     tried = (
-        f"try:\n    exec({attempt!r})\nexcept Exception:\n    pass\nrlm_query('deeper')\nFINAL(1)"
+        f"{ATTEMPT.format(attempt)}try: rlm_query('deeper')\nexcept TypeError: pass\nFINAL(said)"
     )
     events: list[Any] = []
-    model = Keeper(tried, "FINAL(rlm_query('deeper'))", "FINAL(2)", child=tried)
-    run(sandbox, model, max_depth=2, max_iterations=4, on_event=events.append)
-    assert max(event.depth for event in events if isinstance(event, RunStarted)) <= 1
+    model = Keeper(tried, child=tried)
+    result = run(sandbox, model, max_depth=2, max_iterations=4, on_event=events.append)
+    assert result.answer_value == told
+    assert max(event.depth for event in events if isinstance(event, RunStarted)) == deepest
 
 
 @pytest.mark.parametrize(
-    "attempt",
+    ("attempt", "told"),
     [
-        "budget = lambda: {'left': {'calls': 10**9}}",
-        "budget()['left']['calls'] = 10**9",
-        "class BudgetExceeded(Exception): pass",
-        "llm_query.__code__ = (lambda *a, **k: 'free').__code__",
-        "import builtins\nbuiltins.calls = 10**9",
-        "llm_batch(['x'] * 3, price=0)",
+        ("budget = lambda: {'left': {'calls': 10**9}}", "done"),
+        ("budget()['left']['calls'] = 10**9", "done"),
+        ("class BudgetExceeded(Exception): pass", "done"),
+        ("llm_query.__code__ = (lambda *a, **k: 'free').__code__", "ValueError"),
+        ("import builtins\nbuiltins.calls = 10**9", "done"),
+        ("llm_batch(['x'] * 3, price=0)", "TypeError"),
     ],
 )
-def test_the_budget_cannot_be_changed(sandbox: Sandbox, attempt: str) -> None:
+def test_the_budget_cannot_be_changed(sandbox: Sandbox, attempt: str, told: str) -> None:
     many = (
-        f"try:\n    exec({attempt!r})\nexcept Exception:\n    pass\n"
-        "for n in range(20):\n    try:\n        llm_query('q')\n    except Exception:\n        pass"
+        f"{ATTEMPT.format(attempt)}made = 0\nfor n in range(20):\n    try:\n"
+        "        llm_query('q')\n        made += 1\n    except Exception as error:\n"
+        "        last = type(error).__name__\nFINAL([said, made, last])"
     )
     model = Keeper(many)
     result = run(sandbox, model, budget=Budget(calls=6))
-    assert len(model.requests) <= 6
+    assert result.answer_value == [told, 5, "BudgetExceeded"]
+    assert len(model.requests) == 6
     assert (result.usage.calls, result.stop_reason) == (len(model.requests), result.stop_reason)
 
 

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from repl_sandbox import Finished, Limits, Sandbox, SandboxError
-from repl_sandbox.limits.resource_budget import ResourceBudget
+from repl_sandbox.host.template import ResourceBudget
 from tests.internals import worker_pid, zygote_pid
 from tests.waiting import LONG, PATIENCE, eventually
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from repl_sandbox import Limits, Session
-from repl_sandbox.limits.cgroups.cgroup_root import CgroupRoot, CgroupUnavailable, find
+from repl_sandbox.host.cgroup_files import CgroupRoot, CgroupUnavailable, find
 from tests.waiting import PATIENCE, eventually
 
 FOUND = find()

@@ -15,9 +15,9 @@ from typing import Any
 import psutil
 import pytest
 
-import repl_sandbox.pool.template_process
+import repl_sandbox.host.template
 from repl_sandbox import IsolationError, Limits, Sandbox
-from repl_sandbox.limits.cgroups.cgroup_root import CgroupRoot, CgroupUnavailable
+from repl_sandbox.host.cgroup_files import CgroupRoot, CgroupUnavailable
 from tests.security.cgroups.cgroup_folders import (
     FILL,
     FOUND,
@@ -64,7 +64,7 @@ def test_without_a_cgroup_root_auto_goes_on_with_a_reason_and_require_fails(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     missing = CgroupUnavailable("nothing is mounted", "Mount it.")
-    monkeypatch.setattr(repl_sandbox.pool.template_process, "find", lambda: missing)
+    monkeypatch.setattr(repl_sandbox.host.template, "find", lambda: missing)
     with Sandbox(limits=SMALL) as sandbox, sandbox.session() as session:
         assert not layer(session).active
         assert session.isolation.tier == "jailed"
@@ -80,7 +80,7 @@ def test_an_unusable_cgroup_root_counts_as_unavailable(
 ) -> None:
     """Folders can be made in it, and have no files of the kernel's."""
     monkeypatch.setattr(
-        repl_sandbox.pool.template_process, "find", lambda: CgroupRoot(1, (str(tmp_path),) * 2)
+        repl_sandbox.host.template, "find", lambda: CgroupRoot(1, (str(tmp_path),) * 2)
     )
     with Sandbox(limits=SMALL) as sandbox, sandbox.session() as session:
         assert session.run("1 + 1").value == "2"
@@ -92,7 +92,7 @@ def test_an_unusable_cgroup_root_counts_as_unavailable(
 
 
 def test_cgroup_off_uses_no_cgroup(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(repl_sandbox.pool.template_process, "find", lambda: pytest.fail("looked"))
+    monkeypatch.setattr(repl_sandbox.host.template, "find", lambda: pytest.fail("looked"))
     with Sandbox(cgroup="off") as sandbox, sandbox.session() as session:
         assert not layer(session).active
 
@@ -190,11 +190,13 @@ def test_a_forked_child_that_closes_takes_nothing_from_its_parent() -> None:
     with Sandbox(limits=SMALL) as sandbox, sandbox.session() as session:
         pid = os.fork()
         if pid == 0:
+            status = 1
             with contextlib.suppress(BaseException):
                 session.close()
                 sandbox.close()
-            os._exit(0)
-        os.waitpid(pid, 0)
+                status = 0
+            os._exit(status)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
         assert layer(session).active
         with sandbox.session() as other:
             assert layer(other).active
@@ -231,7 +233,7 @@ DELEGATED = """
 import json, os, sys
 sys.stdin.readline()  # now this process is in its group
 from repl_sandbox import Limits, Sandbox
-from repl_sandbox.limits.watchdog import Watchdog
+from repl_sandbox.host.watchdog import Watchdog
 Watchdog.add = lambda self, core: None
 limits = Limits(memory="64MiB", workspace="8MiB", timeout=60)
 with Sandbox(limits=limits, cgroup="require") as sandbox:

@@ -18,9 +18,9 @@ import psutil
 import pytest
 
 from repl_sandbox import AsyncSandbox, Finished, Killed, Limits, Sandbox, TimedOut
+from repl_sandbox.host.cgroups import SessionCgroup
+from repl_sandbox.host.watchdog import Watchdog
 from repl_sandbox.jail.mounts import capacity
-from repl_sandbox.limits.cgroups.session_cgroup import SessionCgroup
-from repl_sandbox.limits.watchdog import Watchdog
 from repl_sandbox.types import KillReason
 from tests.internals import init_pid, session_links, worker_pid
 from tests.security.cgroups.cgroup_folders import (

@@ -15,10 +15,9 @@ import psutil
 import pytest
 
 from repl_sandbox import Limits, Raised, Sandbox, Session
-from repl_sandbox.fair_share import cpu_credit
-from repl_sandbox.fair_share.scheduling_policy import LONG
-from repl_sandbox.limits.cgroups.cgroup_interface import VERSIONS
-from repl_sandbox.limits.cgroups.cgroup_root import CgroupRoot, CgroupUnavailable, find
+from repl_sandbox.host import fair_share
+from repl_sandbox.host.cgroup_files import VERSIONS, CgroupRoot, CgroupUnavailable, find
+from repl_sandbox.host.fair_share import LONG
 from repl_sandbox.native.libc import number
 from tests.internals import init_pid, session_core, session_links
 from tests.waiting import PATIENCE, eventually
@@ -39,7 +38,7 @@ def sandbox(
     if request.param == "group" and not (isinstance(FOUND, CgroupRoot) and FOUND.weighing):
         pytest.skip("no group can be weighed here")
     # Rests are short.
-    monkeypatch.setattr(cpu_credit, "EARNED", 1.0)
+    monkeypatch.setattr(fair_share, "EARNED", 1.0)
     how: dict[str, Any] = {
         "group": {"cgroup": "require"},
         "no group": {"cgroup": "off"},
@@ -122,7 +121,7 @@ def test_a_throttled_session_runs_in_long_slices_and_recovers(
     cgroup: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether or not anything weighs them here: it needs no privilege."""
-    monkeypatch.setattr(cpu_credit, "EARNED", 1.0)
+    monkeypatch.setattr(fair_share, "EARNED", 1.0)
     limits = Limits(timeout=PATIENCE)
     with (
         Sandbox(limits=limits, fair_share=True, cgroup=cgroup) as sandbox,
@@ -159,11 +158,11 @@ def test_a_session_that_ends_throttled_leaves_no_throttled_cgroup() -> None:
 
     def is_used_again() -> bool:
         """Unless a process of the first is still counted, when there is another group."""
-        with sandbox.session() as burner:
+        with sandbox.session() as burner:  # type: ignore[attr-defined]
             with burning(burner):
                 until(lambda: shares(burner) == {True})
             before = session_links(burner).group
-        with sandbox.session() as after:
+        with sandbox.session() as after:  # type: ignore[attr-defined]
             assert shares(after) == {False}
             return session_links(after).group is before
 
@@ -186,7 +185,7 @@ def test_a_cgroup_root_without_weights_still_enforces_the_limits(
 ) -> None:
     assert isinstance(FOUND, CgroupRoot)
     place = CgroupRoot(FOUND.version, FOUND.folders, FOUND.needs_leaf, weighing="/nowhere")
-    monkeypatch.setattr("repl_sandbox.pool.template_process.find", lambda: place)
+    monkeypatch.setattr("repl_sandbox.host.template.find", lambda: place)
     if place.version == 2:
         pytest.skip("the folder is that of the limits")
     with Sandbox(fair_share=True, cgroup="require") as sandbox, sandbox.session() as session:

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from repl_sandbox import Finished, Limits, Sandbox
-from repl_sandbox.backends.sandbox_arguments import RecoveryMode
-from repl_sandbox.limits import accounting, proc_memory
+from repl_sandbox.host import proc, watchdog
+from repl_sandbox.options import RecoveryMode
 from tests.internals import session_links, watchdog_period
 from tests.waiting import PATIENCE
 
@@ -54,15 +54,15 @@ def test_a_limit_applies_when_a_measurement_exceeds_the_period(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As with many gigabytes of memory, or on a loaded machine."""
-    look = proc_memory.proportional
+    look = proc.proportional_memory
 
     def slowly(processes: Iterable[int]) -> int:
         time.sleep(2 * watchdog_period())
         return look(processes)
 
-    monkeypatch.setattr(proc_memory, "proportional", slowly)
+    monkeypatch.setattr(proc, "proportional_memory", slowly)
     # The kernel's count of a group is no such look.
-    monkeypatch.setattr(accounting, "group_exceeds", lambda *_: None)
+    monkeypatch.setattr(watchdog, "group_exceeds", lambda *_: None)
     code = "import time\nblock = bytearray(b'x') * (90 << 20)\nimport os\nos.fork()\n"
     code += "block[::4096] = block[::4096]\ntime.sleep(50)"
     with sandbox.session(limits=Limits(memory="100MiB", timeout=PATIENCE)) as session:
@@ -129,3 +129,45 @@ def test_no_two_sessions_share_memory(recovery: RecoveryMode) -> None:
             assert pages == _shared_pages(links.pid)
             assert not pages & seen
             seen |= pages
+
+
+# Makes mappings of a page each without a byte in them: every second page has other permissions.
+MAPPINGS = """
+import ctypes, os, time
+libc = ctypes.CDLL(None)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+def fill(count):
+    start = libc.mmap(None, 2 * count * 4096, 0, 0x22, -1, 0)
+    return sum(not libc.mprotect(start + 2 * n * 4096, 4096, 1) for n in range(count))
+"""
+
+
+def test_mappings_without_memory_count(sandbox: Sandbox) -> None:
+    """The kernel has 16 MiB for the 64,000 mappings of a process, which are in no rlimit."""
+    code = (
+        "reading, writing = os.pipe()\n"
+        "for _ in range(7):\n"
+        "    if os.fork() == 0:\n"
+        "        os.write(writing, b'%d' % fill(32_000))\n"
+        "        time.sleep(600)\n"
+        "    print(os.read(reading, 9), flush=True)\n"
+        "time.sleep(600)"
+    )
+    with sandbox.session(limits=Limits(memory="48MiB", timeout=PATIENCE)) as session:
+        outcome = session.run(MAPPINGS + code)
+        assert getattr(outcome, "reason", None) == "memory", outcome
+        assert outcome.stdout.startswith("b'32000'\n" * 2)  # two have theirs, and the next too many
+        assert session.run("1 + 1").value == "2"
+
+
+def test_one_process_may_have_as_many_mappings_as_the_kernel_allows(sandbox: Sandbox) -> None:
+    """And its snapshots as well, which are not its memory."""
+    with sandbox.session(limits=Limits(memory="48MiB", timeout=PATIENCE)) as session:
+        assert session.run(f"{MAPPINGS}\nfill(30_000)").value == "30000"
+        for _ in range(3):
+            watched = f"time.sleep({5 * watchdog_period()})"
+            outcome = session.run(f"{watched}\nlen(open('/proc/self/maps').readlines()) > 60_000")
+            assert isinstance(outcome, Finished), outcome
+            assert outcome.value == "True"

@@ -12,8 +12,7 @@ import psutil
 import pytest
 
 from repl_sandbox import Limits, Sandbox, Session, TimedOut
-from repl_sandbox.fair_share import throttle
-from repl_sandbox.limits import proc_stat
+from repl_sandbox.host import fair_share, proc
 from tests.internals import init_pid, session_share, watchdog_round
 from tests.waiting import PATIENCE, eventually
 
@@ -36,7 +35,7 @@ def sandbox(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, open_python: str
 ) -> Iterator[Sandbox]:
     # As on a machine with few processors.
-    monkeypatch.setattr(throttle, "AT_ONCE", 1)
+    monkeypatch.setattr(fair_share, "AT_ONCE", 1)
     python = open_python if request.param == "confined" else None
     limits = Limits(timeout=PATIENCE, grace=PATIENCE)
     with Sandbox(isolation=request.param, python=python, limits=limits, fair_share=True) as made:
@@ -102,7 +101,7 @@ def test_a_stopped_session_still_has_its_timeout(
 def test_a_fork_bomb_is_throttled_in_every_sandbox_except_its_worker(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(throttle, "STORM", 8)
+    monkeypatch.setattr(fair_share, "STORM", 8)
     with (
         Sandbox(limits=Limits(timeout=PATIENCE, processes=16)) as made,
         made.session() as session,
@@ -116,14 +115,14 @@ def test_a_fork_bomb_is_throttled_in_every_sandbox_except_its_worker(
 
 
 def test_a_fork_bomb_has_its_time_slice() -> None:
-    rounds = range(3 * throttle.SELDOM)
-    assert [each for each in rounds if throttle.fork_bomb_turn(each, 3)] == [
+    rounds = range(3 * fair_share.SELDOM)
+    assert [each for each in rounds if fair_share.fork_bomb_turn(each, 3)] == [
         0,
-        throttle.SELDOM,
-        2 * throttle.SELDOM,
+        fair_share.SELDOM,
+        2 * fair_share.SELDOM,
     ]
-    assert set().union(*(throttle.fork_bomb_turn(each, 3) for each in rounds)) == {0, 1, 2}
-    assert throttle.fork_bomb_turn(0, 0) == set()
+    assert set().union(*(fair_share.fork_bomb_turn(each, 3) for each in rounds)) == {0, 1, 2}
+    assert fair_share.fork_bomb_turn(0, 0) == set()
 
 
 def test_an_ended_session_has_no_time_slice(sandbox: Sandbox) -> None:
@@ -141,27 +140,29 @@ def test_an_ended_session_has_no_time_slice(sandbox: Sandbox) -> None:
 
 def test_every_waiting_session_has_a_time_slice() -> None:
     rounds = range(400)
-    most = min(20, throttle.AT_ONCE)
-    assert set().union(*(throttle.turn(each, 20, others=True) for each in rounds)) == set(range(20))
-    assert all(len(throttle.turn(each, 20, others=False)) == most for each in rounds)
-    assert throttle.turn(7, 1, others=False) == {0}
+    most = min(20, fair_share.AT_ONCE)
+    assert set().union(*(fair_share.turn(each, 20, others=True) for each in rounds)) == set(
+        range(20)
+    )
+    assert all(len(fair_share.turn(each, 20, others=False)) == most for each in rounds)
+    assert fair_share.turn(7, 1, others=False) == {0}
 
 
 def test_a_few_busy_sessions_all_run_while_there_are_processors(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(throttle, "AT_ONCE", 4)
-    assert all(throttle.turn(each, 3, others=True) == {0, 1, 2} for each in range(10))
-    assert sum(not throttle.turn(each, 4, others=True) for each in range(10)) == 5
+    monkeypatch.setattr(fair_share, "AT_ONCE", 4)
+    assert all(fair_share.turn(each, 3, others=True) == {0, 1, 2} for each in range(10))
+    assert sum(not fair_share.turn(each, 4, others=True) for each in range(10)) == 5
 
 
 def test_no_signal_goes_to_a_later_process_of_the_same_number() -> None:
     with subprocess.Popen(["sleep", "600"]) as process:
         try:
             shown = psutil.Process(process.pid)
-            (now,) = proc_stat.read_all([process.pid])
+            (now,) = proc.read_all([process.pid])
             running = replace(now, state=b"R")
-            crowd = throttle.Throttle()
+            crowd = fair_share.Throttle()
             crowd.stop([replace(running, began=now.began - 1)])
             assert shown.status() != psutil.STATUS_STOPPED
             crowd.stop([running])

@@ -20,10 +20,13 @@ from tests.waiting import PATIENCE, comes_to, eventually
 
 
 class Belongings(NamedTuple):
-    """Resources that a host and its zygote hold; each field is a set, or a number."""
+    """Resources that a host and its zygote hold; each field is a set, or a number.
 
-    host_descriptors: frozenset[str]
-    zygote_descriptors: frozenset[str]
+    Descriptors are counted: a new one may have another number than the one that it replaces.
+    """
+
+    host_descriptors: int
+    zygote_descriptors: int
     host_mounts: int
     zygote_mounts: int
     processes: frozenset[psutil.Process]
@@ -35,8 +38,8 @@ def belongings(sandbox: Sandbox) -> Belongings:
     gc.collect()
     zygote = str(zygote_pid(sandbox))
     return Belongings(
-        opened("self"),
-        opened(zygote),
+        len(opened("self")),
+        len(opened(zygote)),
         _mounts("self"),
         _mounts(zygote),
         frozenset(psutil.Process().children(recursive=True)),

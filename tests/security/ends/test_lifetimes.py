@@ -25,8 +25,8 @@ from repl_sandbox import (
     Session,
     SessionClosed,
 )
-from repl_sandbox.protocol import control_channel
-from repl_sandbox.zygote.client import zygote_process as interpreter
+from repl_sandbox.host import zygote as interpreter
+from repl_sandbox.protocol import control
 from tests.descriptors import opened
 from tests.internals import set_leave_timeout
 from tests.security.ends.watched_hosts import HOST, family, host, started, watched, zygote_of
@@ -83,12 +83,12 @@ def test_a_host_that_ends_leaves_no_process_and_is_not_delayed(end: str) -> None
 def test_a_zygote_whose_host_ended_early_ends_silently(
     preload: list[str], answered: bool, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    ours, theirs = control_channel.pair()
+    ours, theirs = control.pair()
     with theirs:
         process = interpreter.start(sys.executable, "process", None, theirs.fileno())
     with ours:
         asked = {"number": 1, "preload": preload, "mounts": {}, "policy": None}
-        control_channel.send(ours, {**asked, "place": str(tmp_path)})
+        control.send(ours, {**asked, "place": str(tmp_path)})
         if answered:
             assert select.select([ours], [], [], PATIENCE)[0]
     process.wait(PATIENCE)
@@ -143,7 +143,7 @@ spec = importlib.util.spec_from_file_location("boot", {boot!r})
 boot = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(boot)
 boot._load_package()
-from repl_sandbox.zygote.session_spawner import SessionSpawner
+from repl_sandbox.zygote.spawn import SessionSpawner
 SessionSpawner._write_id_maps = lambda *arguments: os.kill(os.getpid(), signal.SIGKILL)
 boot._main(int(sys.argv[1]), sys.argv[2], inside=len(sys.argv) > 3)
 """
@@ -173,7 +173,7 @@ boot = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(boot)
 boot._load_package()
 from repl_sandbox.jail import processes
-from repl_sandbox.zygote.session_spawner import SessionSpawner
+from repl_sandbox.zygote.spawn import SessionSpawner
 
 zygote, kill = os.getpid(), {kill!r}
 spawn, die_with_parent = SessionSpawner.spawn, processes.die_with_parent

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 import repl_sandbox
-from repl_sandbox.jail.landlock.ruleset import kernel_abi
+from repl_sandbox.jail.landlock import kernel_abi
 from repl_sandbox.jail.rlimits import SPARE_FILES
 from tests.waiting import LONG
 
@@ -74,6 +74,7 @@ with open("/proc/net/dev") as file:
     interfaces = [line.split(":")[0].strip() for line in file.readlines()[2:]]
 with open("/proc/net/route") as file:
     routes = file.readlines()[1:]
+network = os.readlink("/proc/self/ns/net")
 with open("/proc/self/uid_map") as file:
     uid_map = [list(map(int, line.split())) for line in file]
 with open("/proc/self/gid_map") as file:
@@ -89,6 +90,7 @@ seen = {
     "mounts": mounts,
     "interfaces": {name: flags(name) for name in interfaces},
     "routes": routes,
+    "network": network,
     "uid_map": uid_map,
     "gid_map": gid_map,
     "ids": [os.getresuid(), os.getresgid(), os.getgroups()],
@@ -103,6 +105,7 @@ seen = {
     "tops": os.listdir("/"),
     "listed": {path: os.listdir(path) for path in ("/etc", "/dev", "/home", "/root", "/var")},
     "private": {path: os.listdir(path) for path in ("/tmp", "/workspace", "/dev/shm")},
+    "var_tmp": os.path.samestat(os.stat("/tmp"), os.stat("/var/tmp")),
     "cwd": os.getcwd(),
     "hostname": [os.uname().nodename, open("/etc/hostname").read().strip()],
     "rlimits": {
@@ -111,7 +114,7 @@ seen = {
     },
     "writes": {
         path: attempt(os.open, path + "/new", os.O_CREAT | os.O_WRONLY)
-        for path in ["/", "/etc", "/dev", "/usr", "/usr/bin", "/var/tmp", "/home", "/root"]
+        for path in ["/", "/etc", "/dev", "/usr", "/usr/bin", "/var", "/home", "/root"]
     },
     "touched": attempt(os.utime, os.__file__),
     "removed": attempt(os.unlink, os.__file__),
@@ -145,7 +148,7 @@ print(json.dumps(seen))
 
 HOST_PATHS = [
     *("/sys", "/run", "/boot", "/host", "/old_root", "/var/lib", "/var/log", "/etc/shadow"),
-    *("/etc/machine-id", "/etc/resolv.conf", "/etc/ssh", "/dev/tty", "/dev/ptmx", "/dev/pts"),
+    *("/etc/machine-id", "/etc/resolv.conf", "/etc/ssh", "/dev/tty", "/dev/pts/0"),
     *("/dev/mem", "/dev/kmsg", "/dev/fuse", "/dev/vda", "/dev/sda", os.path.abspath(__file__)),
 ]
 
@@ -185,15 +188,16 @@ def test_a_filter_is_loaded_and_privileges_cannot_be_gained(view: Any) -> None:
     assert view["status"]["NoNewPrivs"] == "1"
 
 
-def test_the_only_interface_is_a_loopback_that_is_down(view: Any) -> None:
+def test_the_only_interface_is_a_loopback_of_its_own(view: Any) -> None:
     assert list(view["interfaces"]) == ["lo"]
-    assert view["interfaces"]["lo"] & 1 == 0  # IFF_UP
+    assert view["interfaces"]["lo"] & 9 == 9  # IFF_UP, IFF_LOOPBACK
     assert view["routes"] == []
+    assert view["network"] != os.readlink("/proc/self/ns/net")
 
 
 def test_every_mount_is_read_only_but_the_private_ones(view: Any) -> None:
     writable = {path for path, options, _ in view["mounts"] if "ro" not in options}
-    assert writable == {"/tmp", "/workspace", "/dev/shm", "/proc"}
+    assert writable == {"/tmp", "/var/tmp", "/workspace", "/dev/shm", "/dev/pts", "/proc"}
 
 
 def test_no_mount_honours_setuid_or_devices(view: Any) -> None:
@@ -201,6 +205,12 @@ def test_no_mount_honours_setuid_or_devices(view: Any) -> None:
     on_top = {path: set(options) for path, options, _ in view["mounts"]}
     plain = {path for path in on_top if not path.startswith("/dev/")} | {"/dev/shm"}
     assert {path for path in plain if not {"nosuid", "nodev"} <= on_top[path]} == set()
+
+
+def in_tmp(view: Any) -> list[str]:
+    """The paths of the engine and its interpreter that the private mounts cover."""
+    user = [path for path, _, _ in view["mounts"] if path.startswith("/var/tmp/repl-user-")]
+    return [path for path in (*OURS, *user) if path.startswith(("/tmp/", "/var/tmp/"))]
 
 
 def test_nothing_can_be_written_outside_the_private_places(view: Any) -> None:
@@ -214,7 +224,7 @@ def test_nothing_can_be_written_outside_the_private_places(view: Any) -> None:
 def test_the_private_folders_are_empty_and_the_workspace_is_home(view: Any) -> None:
     # A checkout or an environment that itself lies under /tmp has to be shown there.
     shown = view["private"].pop("/tmp")
-    assert set(shown) <= {path.split("/")[2] for path in OURS if path.startswith("/tmp/")}
+    assert set(shown) <= {path.removeprefix("/var").split("/")[2] for path in in_tmp(view)}
     assert view["private"] == {"/workspace": [], "/dev/shm": []}
     assert view["cwd"] == view["environment"]["HOME"] == "/workspace"
 
@@ -229,13 +239,14 @@ def test_the_private_folders_have_size_limits(view: Any) -> None:
 
 
 def test_host_files_are_not_visible(view: Any) -> None:
-    aside = ["/run"] if any(path.startswith("/tmp/") for path in OURS) else []
+    aside = ["/run"] if in_tmp(view) else []
     assert [path for path, exists in view["exists"].items() if exists] in ([], aside)
     assert view["listed"]["/home"] == []
     assert view["listed"]["/var"] == ["tmp"]
+    assert view["var_tmp"]
     assert set(view["listed"]["/dev"]) == {
         *("null", "zero", "full", "random", "urandom"),
-        *("fd", "stdin", "stdout", "stderr", "shm"),
+        *("fd", "stdin", "stdout", "stderr", "shm", "pts", "ptmx"),
     }
 
 

@@ -12,12 +12,9 @@ from typing import Any
 import pytest
 
 from repl_sandbox import IsolationError
-from repl_sandbox.jail.landlock import ruleset
-from repl_sandbox.jail.recipe.jailed_steps import INIT, VIEW, WORKER
-from repl_sandbox.jail.recipe.recipe_step import Step
-from repl_sandbox.jail.recipe.recipes import RECIPES
-from repl_sandbox.jail.recipe.step_execution import contain
-from repl_sandbox.jail.session_jail import Jail
+from repl_sandbox.jail import landlock
+from repl_sandbox.jail.recipe import INIT, RECIPES, VIEW, WORKER
+from repl_sandbox.jail.steps import Jail, Step, contain
 from repl_sandbox.native.libc import call
 from tests.waiting import LONG
 
@@ -27,7 +24,7 @@ JAIL = Jail(
     rlimits=[],
     last_capability=40,
     final_filter=b"",
-    files=ruleset.plan((), 0),
+    files=landlock.plan((), 0),
 )
 
 
@@ -116,7 +113,7 @@ except IsolationError as error:
 
 BY_FILTER = """
 from repl_sandbox.jail import processes
-from repl_sandbox.jail.seccomp import seccomp_filters as seccomp
+from repl_sandbox.jail import seccomp
 processes.forbid_new_privileges()
 seccomp.load(seccomp.program(seccomp.native_arch()))
 """

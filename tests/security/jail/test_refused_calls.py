@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from repl_sandbox import IsolationError, Sandbox, SandboxError
-from repl_sandbox.zygote.client import zygote_process
+from repl_sandbox.host import zygote as zygote_process
 from tests.descriptors import opened
 from tests.internals import zygote_pid
 from tests.waiting import comes_to
@@ -27,10 +27,10 @@ boot = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(boot)
 boot._load_package()
 from repl_sandbox.jail import users
-from repl_sandbox.jail.seccomp import seccomp_filters as seccomp
-from repl_sandbox.native.process_forks import fork
-from repl_sandbox.jail.seccomp.bpf import JEQ, NUMBER_OFFSET, Assembler, argument_offset
-from repl_sandbox.zygote.session_spawn import SessionSpawn
+from repl_sandbox.jail import seccomp
+from repl_sandbox.native.forks import fork
+from repl_sandbox.jail.seccomp import JEQ, NUMBER_OFFSET, Assembler, argument_offset
+from repl_sandbox.zygote.spawn import SessionSpawn
 
 REFUSED = 88  # an errno that none of them meets otherwise
 told = os.open({told!r}, os.O_RDWR | os.O_CLOEXEC)
@@ -89,8 +89,8 @@ def under_a_filter(self, given, flags, *cgroup):
 SessionSpawn.spawn = under_a_filter
 # The session speaks for itself; and no network is lent to what was never there.
 from repl_sandbox.zygote import main
-assert main._report
-main._report = lambda *_: None
+assert main._report_failure
+main._report_failure = lambda *_: None
 boot._main(int(sys.argv[1]), sys.argv[2], inside=len(sys.argv) > 3)
 """
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from repl_sandbox.jail.landlock.ruleset import SCOPES, kernel_abi
+from repl_sandbox.jail.landlock import SCOPES, kernel_abi
 from repl_sandbox.jail.rlimits import SPARE_FILES
 from tests.security.tiers.confined_probe import PROBE, SCRIPT, SECRET
 from tests.waiting import LONG

@@ -92,10 +92,11 @@ def test_a_signal_to_the_process_group_stays_in_the_session(
 
 def test_every_signal_to_init_is_without_effect(attack: Attack) -> None:
     code = (
-        "import os\n"
+        "import errno, os\nsaid = []\n"
         "for number in range(1, 65):\n"
-        "    try: os.kill(1, number)\n"
-        "    except OSError: pass"
+        "    try: said.append(os.kill(1, number))\n"
+        "    except OSError as error: said.append(error.errno)\n"
+        "assert len(said) == 64 and {None, errno.EPERM} >= set(said), said"
     )
     assert attack(code) == ["Finished", None]
 
@@ -273,3 +274,44 @@ def test_shared_objects_are_in_memory_once_and_each_sessions_own(user: User, tie
         tier,
         True,
     ]
+
+
+FILES = """
+import json
+from repl_sandbox import Limits, Sandbox
+PREPARE = '''
+import os, sqlite3, tempfile, time
+home = os.getcwd()
+open('a', 'w').write('content')
+c = sqlite3.connect('w.db')
+c.execute('pragma journal_mode=wal'); c.execute('create table t(n)'); c.commit()
+d = tempfile.TemporaryDirectory()
+'''
+found = []
+with Sandbox(isolation="{tier}", limits=Limits(timeout=60, workspace="8MiB")) as sandbox:
+    with sandbox.session() as session:
+        session.files.put("given", b"by the host")
+        session.run(PREPARE)
+        with session.branch() as branch, branch.branch() as inner:
+            for each in (branch, inner):
+                found.append(each.run("open(home + '/a', 'w')").ok)
+                each.run("c.execute('insert into t values(9)'); c.commit()")
+                each.run("c.close(); d.cleanup()")
+                found.append(each.run("open('a').read()").value)
+        found.append(session.run(
+            "c.execute('select count(*) from t').fetchone(), os.path.exists(d.name)").value)
+        if "{tier}" == "confined":
+            session.run("open('big', 'wb').write(bytes(20 << 20)); time.sleep(50)")
+        found.append(session.run("sorted(os.listdir())").value)
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.parametrize("tier", ["jailed", "confined"])
+def test_files_of_a_session_survive_its_branches_and_its_excess(
+    user: Callable[[str], Any], tier: str
+) -> None:
+    *branches, kept, names = user(FILES.format(tier=tier))
+    assert branches == [False, "'content'"] * 2
+    assert kept == "((0,), True)"
+    assert names == "['a', 'given', 'w.db', 'w.db-shm', 'w.db-wal']"

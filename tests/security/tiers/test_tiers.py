@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from repl_sandbox import IsolationError, Sandbox, SandboxError
-from repl_sandbox.backends.isolation_tiers import STRONGEST_FIRST, acceptable, confirm, strongest
-from repl_sandbox.jail.landlock.ruleset import kernel_abi
+from repl_sandbox.host import isolation
+from repl_sandbox.jail.landlock import kernel_abi
+from repl_sandbox.options import STRONGEST_FIRST, acceptable, confirm, strongest
 from repl_sandbox.types import Isolation, Layer
-from repl_sandbox.zygote.client import measured_isolation
 from tests.waiting import LONG
 
 landlocked = pytest.mark.skipif(not kernel_abi(), reason="this kernel has no Landlock")
@@ -26,21 +26,21 @@ landlocked = pytest.mark.skipif(not kernel_abi(), reason="this kernel has no Lan
 # Like the default filter of container engines, and nothing else.
 WITHOUT_NAMESPACES = """
 from repl_sandbox.jail import processes
-from repl_sandbox.jail.seccomp import bpf, seccomp_filters as seccomp
+from repl_sandbox.jail import seccomp
 from repl_sandbox.native.libc import number
-from repl_sandbox.jail.seccomp.syscalls import CLONE_NAMESPACES, REFUSE
+from repl_sandbox.jail.syscalls import CLONE_NAMESPACES, REFUSE
 
 def refuse_namespaces():
-    assembler = bpf.Assembler()
+    assembler = seccomp.Assembler()
     allow, deny = assembler.ret(0x7FFF0000), assembler.ret(0x00050001)
-    assembler.jump(bpf.JSET, CLONE_NAMESPACES, deny, allow)
-    by_flags = assembler.load(bpf.argument_offset(0))
-    label = assembler.jump(bpf.JEQ, number("clone"), by_flags, allow)
+    assembler.jump(seccomp.JSET, CLONE_NAMESPACES, deny, allow)
+    by_flags = assembler.load(seccomp.argument_offset(0))
+    label = assembler.jump(seccomp.JEQ, number("clone"), by_flags, allow)
     arch = seccomp.native_arch()
     for row in REFUSE:
         if row.name in ("unshare", "setns", "mount", "pivot_root"):
-            label = assembler.jump(bpf.JEQ, row.number(arch), deny, label)
-    assembler.load(bpf.NUMBER_OFFSET)
+            label = assembler.jump(seccomp.JEQ, row.number(arch), deny, label)
+    assembler.load(seccomp.NUMBER_OFFSET)
     processes.forbid_new_privileges()
     seccomp.load(assembler.assemble())
 
@@ -57,12 +57,12 @@ with open("/proc/sys/user/max_user_namespaces", "w") as file:
 
 WITHOUT_LANDLOCK = """
 from repl_sandbox.jail import processes
-from repl_sandbox.jail.seccomp import bpf, seccomp_filters as seccomp
+from repl_sandbox.jail import seccomp
 from repl_sandbox.native.libc import number
-assembler = bpf.Assembler()
+assembler = seccomp.Assembler()
 allow, deny = assembler.ret(0x7FFF0000), assembler.ret(0x00050000 | {errno})
-assembler.jump(bpf.JEQ, number("landlock_create_ruleset"), deny, allow)
-assembler.load(bpf.NUMBER_OFFSET)
+assembler.jump(seccomp.JEQ, number("landlock_create_ruleset"), deny, allow)
+assembler.load(seccomp.NUMBER_OFFSET)
 processes.forbid_new_privileges()
 seccomp.load(assembler.assemble())
 """
@@ -183,8 +183,7 @@ def test_contradictory_requirements_are_refused_before_anything_starts(
 def test_a_session_that_does_not_look_like_its_tier_is_an_error() -> None:
     """The layers found in the session decide, not the steps that were performed."""
     layers = tuple(
-        Layer(name, name != "seccomp", "seen")
-        for name in sorted(measured_isolation.TIERS["jailed"])
+        Layer(name, name != "seccomp", "seen") for name in sorted(isolation.TIERS["jailed"])
     )
     with pytest.raises(IsolationError, match=r"jailed: probe: .*seccomp") as caught:
         confirm("jailed", Isolation("process", layers))
@@ -231,7 +230,7 @@ def test_each_tier_needs_all_that_a_weaker_one_does_but_landlock() -> None:
 
     A jail has namespaces for each session, and so needs no container.
     """
-    stronger, *weaker = (measured_isolation.TIERS[tier] for tier in STRONGEST_FIRST)
+    stronger, *weaker = (isolation.TIERS[tier] for tier in STRONGEST_FIRST)
     for needed in weaker:
         assert needed - {"landlock", "container"} <= stronger
         stronger = needed
@@ -241,9 +240,9 @@ def test_each_tier_needs_all_that_a_weaker_one_does_but_landlock() -> None:
 HIDDEN = """
 import json, os, sys
 from repl_sandbox import IsolationError, Sandbox
-from repl_sandbox.jail import capabilities, users
+from repl_sandbox.jail import users
 from repl_sandbox.native import libc
-from repl_sandbox.native.steps import perform
+from repl_sandbox.native.library import perform
 users.enter_namespace(users.CODE_ID)
 libc.unshare(libc.CLONE_NEWPID | libc.CLONE_NEWNS)
 child = os.fork()
@@ -251,7 +250,7 @@ if child:
     sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 libc.mount("none", "/", "", libc.MS_REC | libc.MS_PRIVATE)
 libc.mount("proc", "/proc", "proc", libc.MS_NOSUID, "{option}")
-perform(capabilities.drop_all_rows())
+perform(users.drop_all_rows())
 try:
     with Sandbox(isolation="confined") as sandbox, sandbox.session() as session:
         print(json.dumps([session.isolation.tier]))

@@ -12,11 +12,10 @@ from typer import Typer
 from typer.testing import CliRunner
 from websockets.exceptions import InvalidStatus
 
-from repl_server.auth.api_keys import APIKeys, lines_of, new_key
-from repl_server.auth.key_file import configured_keys
-from repl_server.cli.keys_command import append, keys
+from repl_server.auth import APIKeys, configured_keys, lines_of, new_key
+from repl_server.cli import append, keys
 from repl_server.settings import Settings
-from repl_server.tenants.tenant import Tenant
+from repl_server.tenants import Tenant
 from tests.server.conftest import peer, serving
 from tests.server.toy_environments import Add, Adder, Sum
 
@@ -209,7 +208,7 @@ def test_a_key_file_is_read_again_when_it_changed(tmp_path, caplog) -> None:
 
 
 def test_a_revoked_key_ends_its_sessions_and_others_stay(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("repl_server.sessions.session_sweeper.SWEEP_S", 0.01)
+    monkeypatch.setattr("repl_server.manager.SWEEP_S", 0.01)
     path, (key, line), (other, kept) = tmp_path / "keys", new_key("first"), new_key("second")
     path.write_text(f"{line}\n{kept}\n")
     headers = [{"additional_headers": {"X-API-Key": each}} for each in (key, other)]

@@ -6,13 +6,9 @@ import base64
 
 import pytest
 
-from repl_server.auth.allowed_origins import normal
-from repl_server.auth.api_keys import APIKeys, new_key
-from repl_server.auth.authenticator import Authenticator
-from repl_server.auth.key_file import configured_keys
-from repl_server.protocol.request_error import RequestError
+from repl_server.auth import APIKeys, Authenticator, configured_keys, new_key, normal
 from repl_server.settings import Settings
-from repl_server.tenants.tenant import Tenant
+from repl_server.tenants import RequestError, Tenant
 
 KEY, LINE = new_key("alice")
 OTHER, OTHER_LINE = new_key("bob")

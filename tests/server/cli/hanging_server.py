@@ -12,11 +12,11 @@ import threading
 
 from repl_env.interfaces import Environment
 from repl_env.models import Action, Observation, State
+from repl_server import manager
 from repl_server.app import create_app
 from repl_server.serving import server
-from repl_server.sessions import manager
 from repl_server.settings import Settings
-from repl_server.telemetry.event_log import written_to
+from repl_server.telemetry import written_to
 
 
 class Hanging(Environment):

@@ -7,8 +7,7 @@ import pytest
 from repl_env.env.options import EnvironmentOptions as EnvironmentSettings
 from repl_env.server import app as openenv_app
 from repl_server import asgi
-from repl_server.cli.openenv_variables import episodes_of_variables
-from repl_server.cli.serve_options import of_variables
+from repl_server.cli_options import episodes_of_variables, of_variables
 from repl_server.settings import Settings
 
 from ..conftest import peer, serving

@@ -97,7 +97,7 @@ def test_an_error_names_the_option_its_value_and_what_is_allowed(option, value, 
 def test_every_option_with_a_value_is_in_the_table():
     (serve,) = [
         command
-        for name, command in typer.main.get_command(build()).commands.items()
+        for name, command in typer.main.get_command(build()).commands.items()  # type: ignore[attr-defined]
         if name == "serve"
     ]
     options = {max(each.opts, key=len) for each in serve.params if not each.is_flag}

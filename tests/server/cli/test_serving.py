@@ -19,12 +19,12 @@ import pytest
 from typer.testing import CliRunner
 
 from repl_env.cli.main import build
-from repl_env.cli.options.tier_trial import Trial
+from repl_env.cli.options import Trial
 from repl_sandbox.errors import IsolationError
 from repl_sandbox.native import libc
-from repl_server.auth.key_file import configured_keys
-from repl_server.cli.serve_options import of_variables
-from repl_server.quotas.tenant_quota import ADDRESS_QUOTA, TenantQuota
+from repl_server.auth import configured_keys
+from repl_server.cli_options import of_variables
+from repl_server.tenants import ADDRESS_QUOTA, TenantQuota
 from tests.server.conftest import ask, peer, serving
 from tests.server.serve_process import ADDRESS, Child, child
 from tests.server.toy_environments import Add, Adder, Sum
@@ -172,7 +172,7 @@ def test_an_unavailable_tier_has_its_own_exit_status(monkeypatch):
     def refuse(**arguments):
         raise IsolationError("jailed", "namespaces", "not allowed", "Ask root.")
 
-    monkeypatch.setattr("repl_env.episode.sandbox_provider.Sandbox", refuse)
+    monkeypatch.setattr("repl_env.episode.sandboxes.Sandbox", refuse)
     done = CliRunner().invoke(build(), ["serve", "--port", "0"])
 
     assert done.exit_code == 3
@@ -200,10 +200,8 @@ def test_where_tier_confined_works_the_refusal_names_the_command_that_accepts_it
         raise IsolationError(tier, "namespaces", "not allowed", "Ask root.")
 
     arguments = ["serve", "--port", "0", *options]
-    monkeypatch.setattr("repl_env.episode.sandbox_provider.Sandbox", refuse)
-    monkeypatch.setattr(
-        "repl_env.cli.options.session_options.try_tier", lambda tier: Trial(tier, works)
-    )
+    monkeypatch.setattr("repl_env.episode.sandboxes.Sandbox", refuse)
+    monkeypatch.setattr("repl_env.cli.options.try_tier", lambda tier: Trial(tier, works))
     monkeypatch.setattr(sys, "argv", ["repl-env", *arguments])
     done = CliRunner().invoke(build(), arguments)
 
@@ -212,6 +210,18 @@ def test_where_tier_confined_works_the_refusal_names_the_command_that_accepts_it
         assert "Tier confined works here" not in done.stderr
     else:
         assert hint in done.stderr
+
+
+def test_what_fails_in_each_tier_alike_is_no_reason_for_a_weaker_one(monkeypatch):
+    def refuse(**arguments):
+        raise IsolationError("jailed", "single thread", "preload: x left a thread", "Leave x out.")
+
+    monkeypatch.setattr("repl_env.episode.sandboxes.Sandbox", refuse)
+    monkeypatch.setattr("repl_env.cli.options.try_tier", lambda tier: Trial(tier, True))
+    done = CliRunner().invoke(build(), ["serve", "--port", "0", "--preload", "x"])
+    assert done.exit_code == 3
+    assert "Leave x out." in done.stderr
+    assert "Tier confined works here" not in done.stderr
 
 
 def test_a_port_in_use_is_reported(monkeypatch):
@@ -365,7 +375,7 @@ def test_the_memory_of_the_server_is_protected(monkeypatch):
             seen.append(libc.prctl(_GET_DUMPABLE))
 
     monkeypatch.setattr("repl_server.serving.server", lambda app, listening: Idle())
-    monkeypatch.setattr("repl_server.sessions.manager.SessionManager.prepare", lambda host: None)
+    monkeypatch.setattr("repl_server.manager.SessionManager.prepare", lambda host: None)
     assert libc.prctl(_GET_DUMPABLE) == 1
     assert CliRunner().invoke(build(), ["serve"]).exit_code == 0
 

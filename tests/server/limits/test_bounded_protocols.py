@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 
 import pytest
 from websockets.asyncio.client import connect
 
-from repl_server.limits import bounded_websocket, connection_limits
-from repl_server.quotas.tenant_quota import TenantQuota
+from repl_server import connections, websocket_limits
 from repl_server.settings import Settings
+from repl_server.tenants import TenantQuota
 from tests.server.raw_connections import (
     BINARY,
     CLOSE,
@@ -41,7 +41,7 @@ HEADERS = 'repl_connections_refused_total{reason="headers"}'
 @pytest.fixture(autouse=True)
 def lingering(monkeypatch) -> None:
     """Give a refused client longer to finish sending than this process may stall."""
-    monkeypatch.setattr(bounded_websocket, "LINGER_S", 60.0)
+    monkeypatch.setattr(websocket_limits, "LINGER_S", 60.0)
 
 
 async def hello(scope, receive, send) -> None:
@@ -87,7 +87,7 @@ async def test_the_connections_of_a_proxy_are_not_one_client_s() -> None:
 
 
 async def test_connections_without_a_request_have_a_lower_limit(monkeypatch) -> None:
-    monkeypatch.setattr(connection_limits, "HALF_OPEN", 2)
+    monkeypatch.setattr(connections, "HALF_OPEN", 2)
     async with serve(hello, Settings(**PUBLIC)) as server:
         async with wire(server.port) as first, wire(server.port), wire(server.port) as third:
             assert (await third.reply()).status == 429
@@ -150,6 +150,15 @@ async def test_headers_without_end_are_cut_off(behind) -> None:
         assert (b"TOO_LARGE" in await ended) is not behind
         assert server.counted(HEADERS) == 1
         stuck.set()
+
+
+async def test_a_request_with_too_many_fields_is_refused() -> None:
+    async with serve(hello, Settings()) as server:
+        for count, status in [(250, 200), (300, 413)]:
+            async with wire(server.port) as one:
+                await one.send(REQUESTS["small"][:-2] + b"a: b\r\n" * count + b"\r\n")
+                assert (await one.reply()).status == status
+        assert server.counted(HEADERS) == 1
 
 
 @pytest.mark.parametrize("line", [b"x: " + b"y" * 60 + b"\r\n", b"y" * 64])
@@ -295,6 +304,147 @@ async def test_many_small_frames_are_read_fairly(small) -> None:
                 await flood.frame()
             await flood.send(frame(b"last"))
             assert await flood.frame() == (TEXT, b"last")
+
+
+REQUESTS = {
+    "small": b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+    "with a body": b"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 5\r\n\r\nabcde",
+    "in chunks": (
+        b"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n"
+        b"1\r\na\r\n1\r\nb\r\n0\r\n\r\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("asked", REQUESTS.values(), ids=REQUESTS)
+async def test_pipelined_requests_wait_unparsed_and_are_answered_in_order(asked) -> None:
+    many, waiting, bodies = 2000, 0, 0
+
+    async def app(scope, receive, send) -> None:
+        nonlocal waiting, bodies
+        waiting = max(waiting, *(len(each.pipeline) for each in server.state.connections))
+        while True:
+            message = await receive()
+            bodies += len(message.get("body", b""))
+            if not message.get("more_body"):
+                break
+        await hello(scope, receive, send)
+
+    async with serve(app, Settings()) as server:
+        async with wire(server.port) as flood:
+            flood.writer.write(asked * many)
+            for _ in range(many):
+                assert (await flood.reply()).body == b"hello"
+            await flood.send(asked)
+            assert (await flood.reply()).body == b"hello"
+
+    assert 0 < waiting <= 64
+    assert (
+        bodies
+        == (many + 1)
+        * {"small": 0, "with a body": 5, "in chunks": 2}[
+            next(name for name, each in REQUESTS.items() if each == asked)
+        ]
+    )
+
+
+async def test_others_are_answered_beside_pipelined_requests() -> None:
+    count = 0
+
+    async def app(scope, receive, send) -> None:
+        nonlocal count
+        count += scope["path"] == "/"
+        await hello(scope, receive, send)
+
+    async with serve(app, Settings()) as server, AsyncExitStack() as floods:
+        for _ in range(20):
+            flood = await floods.enter_async_context(wire(server.port))
+            flood.writer.write(REQUESTS["small"] * 2000)
+        async with wire(server.port) as other:
+            await until(lambda: count)
+            before = count
+            await other.send(request("GET", "/other"))
+            assert (await other.reply()).body == b"hello"
+            assert count - before < 5_000  # of 40,000
+
+
+CHUNKED = b"PUT / HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+async def test_others_are_answered_beside_small_chunks() -> None:
+    received = 0
+
+    async def app(scope, receive, send) -> None:
+        nonlocal received
+        size = await _size(receive)
+        received += size
+        await hello(scope, receive, send)
+
+    count, chunks = 20, 500
+    body = b"1\r\nx\r\n" * chunks + b"0\r\n\r\n"
+    async with serve(app, Settings()) as server, AsyncExitStack() as floods:
+        for _ in range(count):
+            flood = await floods.enter_async_context(wire(server.port))
+            flood.writer.write(CHUNKED + body)
+        async with wire(server.port) as other:
+            await other.send(request("GET", "/other"))
+            assert (await other.reply()).body == b"hello"
+            # Half a kilobyte of one connection is parsed in each turn of the loop.
+            assert received < count * chunks
+        await until(lambda: received == count * chunks)
+
+
+@pytest.mark.parametrize(
+    ("size", "count", "is_cut"), [(1, 500, False), (1, 3_000, True), (100, 3_000, False)]
+)
+async def test_many_small_chunks_end_the_connection(size, count, is_cut) -> None:
+    sizes = []
+
+    async def app(scope, receive, send) -> None:
+        sizes.append(await _size(receive))
+        await hello(scope, receive, send)
+
+    async with serve(app, Settings()) as server, wire(server.port) as chunked:
+        chunk = b"%x\r\n%b\r\n" % (size, b"x" * size)
+        with suppress(ConnectionError):
+            await chunked.send(CHUNKED + chunk * count + b"0\r\n\r\n")
+        if is_cut:
+            await until(
+                lambda: server.counted('repl_connections_refused_total{reason="small_chunks"}')
+            )
+        else:
+            assert (await chunked.reply()).body == b"hello"
+            assert sizes == [size * count]
+
+
+async def _size(receive) -> int:
+    size, more = 0, True
+    while more:
+        message = await receive()
+        size += len(message.get("body", b""))
+        more = message.get("more_body", False)
+    return size
+
+
+async def test_a_large_body_behind_a_request_is_whole() -> None:
+    size = 0
+
+    async def app(scope, receive, send) -> None:
+        nonlocal size
+        while (message := await receive()).get("more_body"):
+            size += len(message["body"])
+        size += len(message.get("body", b""))
+        await hello(scope, receive, send)
+
+    body = b"x" * (3 << 20)
+    head = b"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\n" % len(body)
+    pieces = b"".join(b"%x\r\n%b\r\n" % (n, body[:n]) for n in (1, 70_000, 5, 300_000))
+    chunked = b"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n"
+    async with serve(app, Settings()) as server, wire(server.port) as one:
+        await one.send(REQUESTS["small"] + head + body + chunked + pieces + b"0\r\n\r\n")
+        replies = [(await one.reply()).body for _ in range(3)]
+
+    assert (replies, size) == ([b"hello"] * 3, len(body) + 370_006)
 
 
 async def test_many_small_fragments_are_read_fairly() -> None:

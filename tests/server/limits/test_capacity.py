@@ -6,10 +6,9 @@ import threading
 
 import pytest
 
-from repl_server.limits.admission import AdmissionControl
-from repl_server.protocol.request_error import RequestError
-from repl_server.quotas.tenant_quota import TenantQuota
-from repl_server.transport.websocket.receive_ahead import ReceiveAhead
+from repl_server.environments import AdmissionControl
+from repl_server.tenants import RequestError, TenantQuota
+from repl_server.websocket import ReceiveAhead
 from tests.server.conftest import ask, peer, serving
 from tests.server.server_internals import large_message_lock
 from tests.server.toy_environments import Add, Adder, LonelyAdder, Sum

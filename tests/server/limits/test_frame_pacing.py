@@ -12,8 +12,8 @@ from websockets.frames import Frame, Opcode
 from websockets.protocol import OPEN
 from websockets.server import ServerProtocol
 
-from repl_server.limits.frame_pacing import AT_ONCE, PacedFrames
 from repl_server.settings import Settings
+from repl_server.websocket_limits import AT_ONCE, PacedFrames
 from tests.server.raw_connections import CONTINUED, serve, wire
 from tests.server.raw_connections import frame as wire_frame
 

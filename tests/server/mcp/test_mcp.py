@@ -16,7 +16,7 @@ from websockets.sync.client import connect
 from repl_env.env.environment import REPLEnvironment
 from repl_env.interfaces import Environment
 from repl_env.models import Action, Observation, State
-from repl_env.rewards.rubric import Rubric
+from repl_env.rubrics import Rubric
 from tests.server.conftest import Peer, peer, serving
 from tests.waiting import PATIENCE, eventually
 
@@ -150,7 +150,6 @@ async def test_errors_are_reported_to_the_model_or_the_client(quiet_server):
         ("{}", -32600, None),
         ("{", -32700, None),
         (b"\xff\xfe", -32700, None),
-        ("", -32700, None),
         ("null", -32600, None),
         ('[{"jsonrpc": "2.0", "id": 1, "method": "tools/list"}]', -32600, None),
         ('{"jsonrpc": "1.0", "id": 1, "method": "tools/list"}', -32600, 1),
@@ -190,6 +189,32 @@ def test_clients_of_streamable_http_get_its_statuses(post, content, headers, sta
     answer = post(content, **headers)
 
     assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
+
+
+@pytest.mark.parametrize("headers", [{}, {"Mcp-Session-Id": "x"}, {"Content-Type": "text/plain"}])
+def test_a_request_without_a_body_is_400(quiet_server, headers):
+    answer = http("POST", f"{quiet_server}/mcp", headers=headers, content=b"")
+
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, -32600)
+
+
+def test_the_document_says_what_the_server_requires(quiet_server):
+    paths = http("GET", f"{quiet_server}/openapi.json").json()["paths"]
+    (named,) = paths["/mcp"]["delete"]["parameters"]
+    bodies = {
+        f"{method} {path}": operation["requestBody"]
+        for path, operations in paths.items()
+        for method, operation in operations.items()
+        if "requestBody" in operation
+    }
+
+    assert (named["name"], named["in"], named["required"]) == ("Mcp-Session-Id", "header", True)
+    assert "post /reset" in bodies and '"null"' not in json.dumps(bodies)
+    for path in ("/reset", "/step", "/mcp"):
+        given = {"Content-Type": "application/json", "Mcp-Session-Id": "x"}
+        refused = http("POST", f"{quiet_server}{path}", headers=given, content=b"null")
+        assert refused.status_code in (400, 422), path
+    assert http("POST", f"{quiet_server}/reset").status_code == 200
 
 
 def test_requests_that_need_no_session_open_none(post, quiet_server):

@@ -8,8 +8,8 @@ import pytest
 
 from repl_env.errors import EpisodeAborted, NotReset, REPLError
 from repl_sandbox.errors import SandboxError
-from repl_server.protocol.error_mapping import request_error_of, safe_message
-from repl_server.protocol.request_error import RequestError
+from repl_server.protocol import request_error_of, safe_message
+from repl_server.tenants import RequestError
 from tests.internals import zygote_pid
 from tests.server.conftest import peer, serving
 from tests.waiting import eventually

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from repl_env.common.json_values import MAX_DEPTH
+from repl_env.common.values import MAX_DEPTH
 from repl_env.models import REPLAction
-from repl_server.protocol.frames import ClientRequest, FrameCodec, InvalidFrame
+from repl_server.protocol import ClientRequest, FrameCodec, InvalidFrame
 
 PLAIN = FrameCodec(REPLAction)
 NAMED = FrameCodec(REPLAction, is_v1=True)

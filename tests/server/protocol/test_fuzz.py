@@ -7,8 +7,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from websockets.exceptions import ConnectionClosed
 
-from repl_env.client.protocol.refusal_codes import CODES
-from repl_server.protocol.request_models import KINDS, REPLResetArguments
+from repl_env.client.protocol import CODES
+from repl_server.protocol import KINDS, REPLResetArguments
 from tests.server.conftest import ask, peer
 
 FUZZ = settings(
@@ -72,7 +72,7 @@ def sockets(server, request):
             held.append(peer(server, named=request.param))
             held.append(held[0].__enter__())
             if request.param:
-                held[1].open()
+                held[1].open()  # type: ignore[attr-defined]
         return held[1]
 
     yield socket, held

@@ -7,10 +7,9 @@ from collections import deque
 import pytest
 
 from repl_env.models import CodeBlockResult, Observation, REPLObservation
-from repl_server.protocol.json_codec import LARGE, MOST_VALUES, JSONCodec, checked_values, values
-from repl_server.protocol.replies import observation_text
-from repl_server.protocol.request_error import RequestError
-from repl_server.tenants.tenant import Tenant
+from repl_server.json_codec import LARGE, MOST_VALUES, JSONCodec, checked_values, count_values
+from repl_server.protocol import observation_text
+from repl_server.tenants import RequestError, Tenant
 from tests.server.conftest import ask, peer
 from tests.server.server_internals import large_message_lock, set_piece
 
@@ -35,7 +34,7 @@ def last(counts):
 )
 def test_values_are_counted_outside_of_strings(value, count):
     for text in (json.dumps(value), json.dumps(value, ensure_ascii=False)):
-        assert last(values(text)) == last(values(text.encode())) == count
+        assert last(count_values(text)) == last(count_values(text.encode())) == count
 
 
 @pytest.mark.parametrize("piece", [2, 3, 5, 8])
@@ -46,8 +45,8 @@ def test_pieces_split_no_escape_and_no_string(piece, monkeypatch):
         ({"a, b": 'c\\",', "日": [[1, 2], "[{"]}, 6),
     ]:
         for text in (json.dumps(value), json.dumps(value, ensure_ascii=False)):
-            assert last(values(text)) == last(values(text.encode())) == count
-    assert last(values('["' + "\\" * 7)) == 1
+            assert last(count_values(text)) == last(count_values(text.encode())) == count
+    assert last(count_values('["' + "\\" * 7)) == 1
 
 
 @pytest.mark.parametrize("unit", ["[],", '{"a":1},', '"x",', "1,", '"\\"",'])

@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repl_server.quotas.token_bucket import TokenBucket
+from repl_server.quotas import TokenBucket
 from tests.manual_clock import Clock
 
 AMOUNTS = st.floats(0, 1000, allow_nan=False)

@@ -9,12 +9,9 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from repl_server.protocol.request_error import RequestError
-from repl_server.quotas.tenant_quota import ADDRESS_QUOTA, TenantQuota
-from repl_server.quotas.usage_meters import IN_USE, RATES, QuotaRegistry
+from repl_server.quotas import IN_USE, RATES, QuotaRegistry
 from repl_server.settings import Settings
-from repl_server.tenants.client_address import is_loopback
-from repl_server.tenants.tenant import Tenant
+from repl_server.tenants import ADDRESS_QUOTA, RequestError, Tenant, TenantQuota, is_loopback
 from tests.manual_clock import Clock
 
 ALICE, BOB = Tenant("key", "alice"), Tenant("key", "bob")

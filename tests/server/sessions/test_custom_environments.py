@@ -14,8 +14,7 @@ import pytest
 
 from repl_env import REPLEnvironment
 from repl_env.models import State
-from repl_env.rewards.outcome_rubrics import ExactMatchRubric
-from repl_env.rewards.rubric import Rubric
+from repl_env.rubrics import ExactMatchRubric, Rubric
 from repl_sandbox import Limits, Sandbox
 from repl_server.app import create_app
 from tests.server.conftest import ask, peer, serving
@@ -107,7 +106,7 @@ class Odd(Adder):
 
     @property
     def state(self):
-        return State(episode_id="a\ud800b", loss=float("nan"))
+        return State(episode_id="a\ud800b", loss=float("nan"))  # type: ignore[call-arg]
 
 
 def test_values_without_a_json_form_become_null_or_a_question_mark():
@@ -422,13 +421,13 @@ def test_the_environment_of_the_page_is_served_as_the_page_says():
     found = {"__name__": "page"}
     exec(code, found)
     models = {"action": found["Add"], "observation": found["Sum"]}
-    settings = replace(found["app"].state.manager.settings, port=0)
+    settings = replace(found["app"].state.manager.settings, port=0)  # type: ignore[attr-defined]
     with serving(settings, environment=found["Adder"], **models) as server:
         with peer(server) as one:
             one.reset(start=2, unknown=1)
             told = one.ask("step", {"number": 3})["data"]
     assert (told["observation"]["total"], told["reward"]) == (5, 1.0)
-    assert found["app"].state.manager.admission.max_open == 8
+    assert found["app"].state.manager.admission.max_open == 8  # type: ignore[attr-defined]
 
 
 async def make_adder():

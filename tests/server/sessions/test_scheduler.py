@@ -5,7 +5,7 @@ import contextlib
 
 import pytest
 
-from repl_server.sessions.scheduler import RequestScheduler
+from repl_server.scheduler import RequestScheduler
 from tests.manual_clock import Clock
 from tests.server.conftest import ask, peer, serving
 from tests.waiting import eventually

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from repl_server.tenants.tenant import Tenant
+from repl_server.tenants import Tenant
 from tests.server.conftest import ask, peer, serving
 from tests.server.toy_environments import Add, Adder, Sum
 from tests.waiting import eventually

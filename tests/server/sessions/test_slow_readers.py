@@ -3,10 +3,9 @@
 import asyncio
 import json
 
-from repl_server.protocol.frames import ClientRequest
-from repl_server.protocol.replies import ServerReply
-from repl_server.sessions.output_stream import OutputStream
-from repl_server.sessions.request_queue import PendingRequest
+from repl_server.handlers import OutputStream
+from repl_server.protocol import ClientRequest, ServerReply
+from repl_server.session import PendingRequest
 from tests.server.conftest import peer, serving
 from tests.server.raw_connections import frame, wire
 from tests.waiting import eventually
@@ -65,7 +64,7 @@ async def test_a_client_that_never_reads_is_closed_and_its_session_ends():
         other.reset(max_iterations=1000)
         async with wire(server.port) as deaf:
             await deaf.open_socket()
-            deaf.writer.transport.pause_reading()
+            deaf.writer.transport.pause_reading()  # type: ignore[attr-defined]
             await deaf.send(frame(b'{"type": "reset", "data": {"max_iterations": 100000}}'))
             step = frame(b'{"type": "step", "data": {"code": "print(\'x\' * 8000)"}}')
             eventually(lambda: len(server.manager.sessions) == 2)

@@ -4,10 +4,10 @@ import pytest
 from pydantic import SecretStr
 
 from repl_env import LLM
-from repl_server.protocol.request_error import RequestError
-from repl_server.protocol.request_models import ModelEndpoint
+from repl_server.protocol import ModelEndpoint
 from repl_server.settings import Settings
-from repl_server.subcalls.model_endpoints import check_list, is_allowed, llm_of
+from repl_server.subcalls import check_list, is_allowed, llm_of
+from repl_server.tenants import RequestError
 
 URLS = ("https://models.example/v1", "http://gateway:9000/sessions/*", "http://[::1]:8080/v1/")
 

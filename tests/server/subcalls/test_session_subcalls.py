@@ -6,10 +6,9 @@ import logging
 import pytest
 
 from repl_env import LLM
-from repl_env.rlm.budget.budget_limits import Budget
+from repl_env.rlm.budget import Budget
 from repl_sandbox import Limits
-from repl_server.quotas.tenant_quota import TenantQuota
-from repl_server.tenants.tenant import Tenant
+from repl_server.tenants import Tenant, TenantQuota
 from tests.repl_env.llm.endpoint import Raw, Status
 from tests.server.conftest import ask, peer, serving
 from tests.waiting import eventually

@@ -8,7 +8,7 @@ import logging
 
 import pytest
 
-from repl_server.telemetry.event_log import EVENTS, LOGGER, PER_SECOND, EventLog, written_to
+from repl_server.telemetry import EVENTS, LOGGER, PER_SECOND, EventLog, written_to
 from tests.manual_clock import Clock
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from repl_server.telemetry.metrics import CONTENT_TYPE, Metrics
-from repl_server.tenants.tenant import Tenant
+from repl_server.telemetry import CONTENT_TYPE, Metrics
+from repl_server.tenants import Tenant
 
 
 def lines_of(metrics: Metrics) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from repl_server.tenants.client_address import client_network, is_loopback
+from repl_server.tenants import client_network, is_loopback
 
 
 @pytest.mark.parametrize(

@@ -84,8 +84,8 @@ def test_a_session_whose_client_never_comes_back_ends_before_it_is_idle(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The session id of a client that disconnected before it received the id is unknown."""
-    monkeypatch.setattr("repl_server.sessions.session_sweeper.CONFIRM_S", 0.05)
-    monkeypatch.setattr("repl_server.sessions.session_sweeper.SWEEP_S", 0.01)
+    monkeypatch.setattr("repl_server.manager.CONFIRM_S", 0.05)
+    monkeypatch.setattr("repl_server.manager.SWEEP_S", 0.01)
     body: dict[str, object] = {"method": "initialize", "params": _BEGUN}
     path = "/mcp"
     with serving({"idle_s": 600.0}) as server:

@@ -16,9 +16,8 @@ from urllib.parse import quote, unquote
 import pytest
 
 from repl_sandbox import Limits
-from repl_server.quotas.tenant_quota import TenantQuota
-from repl_server.tenants.tenant import Tenant
-from repl_server.transport.http import file_routes, request_guard
+from repl_server import file_routes, guard
+from repl_server.tenants import Tenant, TenantQuota
 from tests.server.conftest import ask, peer, serving
 from tests.server.toy_environments import Add, Adder, Sum
 from tests.waiting import PATIENCE, eventually
@@ -41,7 +40,7 @@ def server():
 
 @pytest.fixture(autouse=True)
 def nothing_is_left(server, monkeypatch) -> Iterator[None]:
-    for module in (request_guard, file_routes):
+    for module in (guard, file_routes):
         monkeypatch.setattr(module, "LINGER_S", 60.0)
     yield
     eventually(lambda: server.manager.uploads.quota.used == 0)

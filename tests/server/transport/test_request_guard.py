@@ -17,10 +17,10 @@ from starlette.websockets import WebSocket
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
-from repl_server.auth.api_keys import APIKeys, new_key
-from repl_server.quotas.tenant_quota import TenantQuota
+from repl_server import guard
+from repl_server.auth import APIKeys, new_key
 from repl_server.settings import Settings
-from repl_server.transport.http import request_guard
+from repl_server.tenants import TenantQuota
 from tests.server.raw_connections import ask, request, serve, skip, turns, wire
 from tests.waiting import until
 
@@ -82,7 +82,7 @@ def noted(caplog: Any, event: str) -> list[dict[str, Any]]:
 @pytest.fixture(autouse=True)
 def lingering(monkeypatch) -> None:
     """Give a refused client longer to finish sending than this process may stall."""
-    monkeypatch.setattr(request_guard, "LINGER_S", 60.0)
+    monkeypatch.setattr(guard, "LINGER_S", 60.0)
 
 
 async def test_the_application_receives_the_tenant() -> None:
@@ -109,6 +109,57 @@ async def test_without_a_key_the_answer_is_401_for_routes_and_sockets(caplog) ->
         assert json.loads(error.value.response.body)["code"] == "UNAUTHENTICATED"
         assert server.counted('repl_refusals_total{code="UNAUTHENTICATED"}') == 2
     assert {record.name for record in caplog.records} == {"repl_server"}
+
+
+async def test_unknown_keys_in_a_row_are_slow_and_right_ones_are_not(
+    monkeypatch,
+) -> None:
+    slept, gate = [], asyncio.Event()
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        await gate.wait()
+
+    monkeypatch.setattr(guard, "sleep", sleep)
+    async with serve(APP, Settings(), KEYS) as server:
+        for _ in range(guard.BURST):
+            assert (await ask(server.port, "GET", "/who", x_api_key="wrong")).status == 401
+        late = [asyncio.create_task(ask(server.port, "GET", "/who", x_api_key="no")) for _ in "abc"]
+        await until(lambda: len(slept) == 3)
+        assert (await ask(server.port, "GET", "/who", x_api_key=KEY)).body == b"key alice"
+        assert not any(task.done() for task in late)
+        gate.set()
+        assert [(await task).status for task in late] == [401] * 3
+
+
+async def test_large_bodies_of_a_client_are_received_a_few_at_a_time() -> None:
+    held, most, gate = 0, 0, asyncio.Event()
+
+    async def slow(asked: Request) -> PlainTextResponse:
+        nonlocal held, most
+        body = await asked.body()
+        held += 1
+        most = max(most, held)
+        await gate.wait()
+        held -= 1
+        return PlainTextResponse(str(len(body)))
+
+    app = Starlette(routes=[Route("/length", slow, methods=["POST"])])
+    async with serve(app, Settings()) as server:
+        big = [
+            asyncio.create_task(ask(server.port, "POST", "/length", b"x" * (2 * MIB)))
+            for _ in range(8)
+        ]
+        await until(lambda: held == 2)
+        small = asyncio.create_task(ask(server.port, "POST", "/length", b"x"))
+        await until(lambda: held == 3)
+        assert server.inbound.buffered < 6 * MIB
+        gate.set()
+        assert {(await each).body for each in big} == {b"%d" % (2 * MIB)}
+        assert (await small).body == b"1"
+
+    assert most == 3
+    assert server.inbound.buffered == 0
 
 
 async def test_pages_of_other_sites_are_refused_for_routes_and_sockets() -> None:

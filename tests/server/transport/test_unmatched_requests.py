@@ -13,7 +13,7 @@ from websockets.sync.client import connect
 from repl_env import REPLEnv
 from repl_env.errors import NotSupported
 from repl_server.app import create_app
-from repl_server.auth.api_keys import new_key
+from repl_server.auth import new_key
 from tests.server.conftest import ask, serving
 from tests.server.toy_environments import Adder
 from tests.waiting import PATIENCE, eventually

@@ -9,7 +9,7 @@ import pytest
 from repl_env import REPLEnv
 from repl_env.errors import ServerError
 from repl_sandbox import Limits
-from repl_server.quotas.tenant_quota import TenantQuota
+from repl_server.tenants import TenantQuota
 from tests.server.conftest import peer, serving
 from tests.server.toy_environments import Add, Adder, Sum
 from tests.waiting import PATIENCE

@@ -14,19 +14,15 @@ import pytest
 
 from repl_env import REPLEnv
 from repl_env.env.environment import REPLEnvironment
-from repl_env.episode.sandbox_provider import SandboxProvider
+from repl_env.episode.sandboxes import SandboxProvider
 from repl_env.models import Action, REPLAction
 from repl_sandbox import AsyncSandbox
-from repl_server.protocol.request_error import RequestError
-from repl_server.protocol.upload_reference import UploadReference
-from repl_server.quotas.usage_meters import QuotaRegistry
+from repl_server.contexts import SharedTemplates, TenantUploads, UploadedVariable, decode_uploads
+from repl_server.protocol import UploadReference
+from repl_server.quotas import QuotaRegistry
 from repl_server.settings import Settings
-from repl_server.tenants.tenant import Tenant
-from repl_server.uploads.decoder_process import UploadedVariable, decode_uploads
-from repl_server.uploads.shared_templates import SharedTemplates
-from repl_server.uploads.tenant_uploads import TenantUploads
-from repl_server.uploads.upload_quota import UploadQuota
-from repl_server.uploads.upload_store import UploadStore
+from repl_server.tenants import RequestError, Tenant
+from repl_server.uploads import UploadQuota, UploadStore
 from tests.internals import zygote_pid
 from tests.manual_clock import Clock
 from tests.server.conftest import Peer, ask, peer, serving

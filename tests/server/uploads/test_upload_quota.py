@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from repl_server.protocol.request_error import RequestError
-from repl_server.quotas.tenant_quota import TenantQuota
-from repl_server.quotas.usage_meters import QuotaRegistry
-from repl_server.tenants.tenant import Tenant
-from repl_server.uploads.upload_quota import UploadQuota
+from repl_server.quotas import QuotaRegistry
+from repl_server.tenants import RequestError, Tenant, TenantQuota
+from repl_server.uploads import UploadQuota
 
 ANN, BOB = Tenant("key", "ann"), Tenant("key", "bob")
 

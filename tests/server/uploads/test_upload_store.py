@@ -9,13 +9,10 @@ from typing import Any
 
 import pytest
 
-from repl_server.protocol.request_error import RequestError
-from repl_server.quotas.usage_meters import QuotaRegistry
+from repl_server.quotas import QuotaRegistry
 from repl_server.settings import Settings
-from repl_server.tenants.tenant import Tenant
-from repl_server.uploads.partial_upload import ByteRange
-from repl_server.uploads.upload_quota import UploadQuota
-from repl_server.uploads.upload_store import LEAST_BYTES, UNFINISHED_S, UploadStore
+from repl_server.tenants import RequestError, Tenant
+from repl_server.uploads import LEAST_BYTES, UNFINISHED_S, ByteRange, UploadQuota, UploadStore
 from tests.manual_clock import Clock
 from tests.server.uploads.upload_data import MIB, content, memory_files, name
 from tests.waiting import until
@@ -131,6 +128,7 @@ async def test_an_aborted_sender_leaves_a_consistent_state() -> None:
 
 
 async def test_an_upload_without_memory_leaves_nothing() -> None:
+    held = len(memory_files())  # by stores of other tests
     uploads, tenant, data = kept(Clock()), Tenant("key", "ann"), content(4 * MIB)
     first = ByteRange(0, MIB - 1, len(data))
     await uploads.put(tenant, name(data), first, None, body(data[:MIB]))
@@ -142,4 +140,4 @@ async def test_an_upload_without_memory_leaves_nothing() -> None:
             await uploads.put(tenant, name(data), rest, None, body(data[MIB:]))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert uploads.quota.used == 0 and not memory_files()
+    assert uploads.quota.used == 0 and len(memory_files()) <= held

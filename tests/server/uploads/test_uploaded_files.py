@@ -9,14 +9,11 @@ import pytest
 from repl_env import REPLEnv
 from repl_env.models import Action
 from repl_sandbox import Limits
-from repl_server.protocol.request_error import RequestError
-from repl_server.quotas.usage_meters import QuotaRegistry
+from repl_server.contexts import SharedTemplates, TenantUploads
+from repl_server.quotas import QuotaRegistry
 from repl_server.settings import Settings
-from repl_server.tenants.tenant import Tenant
-from repl_server.uploads.shared_templates import SharedTemplates
-from repl_server.uploads.tenant_uploads import TenantUploads
-from repl_server.uploads.upload_quota import UploadQuota
-from repl_server.uploads.upload_store import UploadStore
+from repl_server.tenants import RequestError, Tenant
+from repl_server.uploads import UploadQuota, UploadStore
 from tests.server.conftest import serving
 from tests.server.uploads.upload_clients import ME, OTHER, Foreign, Told, send, session, shown
 from tests.server.uploads.upload_data import name

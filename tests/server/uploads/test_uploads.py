@@ -12,11 +12,10 @@ from typing import Any
 
 import pytest
 
-from repl_server.quotas.tenant_quota import TenantQuota
-from repl_server.tenants.tenant import Tenant
-from repl_server.transport.http import request_guard, upload_routes
-from repl_server.uploads import spool
-from repl_server.uploads.upload_store import LEAST_BYTES
+from repl_server import file_routes, guard
+from repl_server import uploads as spool
+from repl_server.tenants import Tenant, TenantQuota
+from repl_server.uploads import LEAST_BYTES
 from tests.manual_clock import Clock
 from tests.server.conftest import serving
 from tests.server.server_internals import set_upload_clock
@@ -42,7 +41,7 @@ def server():
 @pytest.fixture(autouse=True)
 def lingering(monkeypatch) -> None:
     """Give a refused client longer to finish sending than this process may stall."""
-    for module in (request_guard, upload_routes):
+    for module in (guard, file_routes):
         monkeypatch.setattr(module, "LINGER_S", 60.0)
 
 

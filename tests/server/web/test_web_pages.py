@@ -10,7 +10,7 @@ import pytest
 from websockets.exceptions import InvalidStatus
 
 from repl_server.app import create_app
-from repl_server.auth.api_keys import new_key
+from repl_server.auth import new_key
 from repl_server.settings import Settings
 from tests.server.conftest import ask, peer, serving
 from tests.server.toy_environments import Adder
@@ -103,12 +103,34 @@ def test_a_path_out_of_the_folder_is_unknown(server, path) -> None:
     assert b"UNKNOWN_PATH" in told
 
 
-@pytest.mark.parametrize("accept", [{}, {"Accept": "*/*"}, {"Accept": "application/json"}])
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+@pytest.mark.parametrize(
+    "accept",
+    [
+        None, "", " ", "*/*", "text/*", "TEXT/HTML", "*/*;q=0.1", "text/*;q=0, text/html",
+        "application/json, */*;q=0.5", "text/html;level=1;q=0.4", "text/html; q=1.000",
+    ],
+)  # fmt: skip
+def test_a_client_that_takes_html_gets_the_page(server, accept, method) -> None:
+    fields = {} if accept is None else {"Accept": accept}
+    status, headers, text = ask(server, method, "/", **fields)
+
+    assert (status, headers["Content-Type"]) == (200, "text/html; charset=utf-8")
+    assert (b"<title>" in text) == (method == "GET")
+    assert ask(server, "POST", "/", **fields)[0] == 405
+
+
+@pytest.mark.parametrize(
+    "accept",
+    [
+        "application/json", "text/html;q=0", "text/html;q=0.000, */*", "text/*;q=0, */*",
+        "*/*;Q=0", "text/plain", "application/xhtml+xml", "image/*;x=text/html",
+    ],
+)  # fmt: skip
 def test_a_client_that_takes_no_html_finds_no_page(server, accept) -> None:
-    status, _, told = ask(server, "GET", "/", **accept)
+    status, _, told = ask(server, "GET", "/", Accept=accept)
 
     assert (status, told["code"]) == (404, "UNKNOWN_PATH")
-    assert ask(server, "POST", "/", **HTML)[0] == 405
 
 
 @pytest.mark.parametrize(
@@ -148,7 +170,8 @@ def test_pages_need_no_key_and_all_else_does(keyed) -> None:
     for path in ("/openapi.json", "/ready"):
         assert ask(keyed, "GET", path, **HTML)[0] == 401, path
         assert ask(keyed, "GET", path, X_API_Key=KEY)[0] == 200, path
-    assert ask(keyed, "GET", "/")[0] == 401
+    assert ask(keyed, "GET", "/")[0] == 200
+    assert ask(keyed, "GET", "/", Accept="application/json")[0] == 401
     assert ask(keyed, "POST", "/docs", **HTML)[0] == 401
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from websockets.exceptions import ConnectionClosed
 
-from repl_env.client.protocol.refusal_codes import DOES_NOT_READ
+from repl_env.client.protocol import DOES_NOT_READ
 
 from .forged_messages import FORGED
 from .raw_socket import Refused, Wire

@@ -14,8 +14,8 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from statistics import median
 from typing import Any
 
@@ -30,25 +30,7 @@ ALONE = "alone"
 
 def measured(served: Served, kind: str, abusers: int, seconds: float) -> dict[str, float]:
     """Return the figures of the measured clients beside that many abusers of `kind`."""
-    with ExitStack() as ending:
-        if kind != ALONE:
-            abuse = subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "tests.soak.server.kinds"),
-                    served.url,
-                    kind,
-                    str(abusers),
-                ],
-                stdout=subprocess.PIPE,
-                start_new_session=True,
-            )
-            ending.callback(abuse.wait)
-            ending.callback(abuse.kill)
-            assert abuse.stdout is not None
-            ending.enter_context(abuse.stdout)
-            if not abuse.stdout.readline():
-                raise RuntimeError(f"{kind}: the abusers have ended")
-            time.sleep(_SETTLED)
+    with _beside(served, kind, abusers) if kind != ALONE else nullcontext():
         told = subprocess.run(
             [
                 *(sys.executable, "-m", "tests.soak.server.probe"),
@@ -60,6 +42,24 @@ def measured(served: Served, kind: str, abusers: int, seconds: float) -> dict[st
         )
     served.settled()
     return dict(json.loads(told.stdout))
+
+
+@contextmanager
+def _beside(served: Served, kind: str, abusers: int) -> Iterator[None]:
+    """Abuse the server for the block. RuntimeError if it did not take place."""
+    command = [sys.executable, "-m", "tests.soak.server.kinds", served.url, kind, str(abusers)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as abuse:
+        assert abuse.stdout is not None
+        try:
+            if not abuse.stdout.readline():
+                raise RuntimeError(f"{kind}: the abusers have ended")
+            time.sleep(_SETTLED)
+            yield
+            abuse.terminate()
+            if not int(abuse.stdout.readline() or 0):
+                raise RuntimeError(f"{kind}: it never took place")
+        finally:
+            abuse.kill()
 
 
 def harm(
@@ -75,7 +75,7 @@ def harm(
         for kind, pairs in seen.items():
             try:
                 beside = measured(served, kind, abusers, seconds)
-            except (subprocess.CalledProcessError, TimeoutError) as error:
+            except (subprocess.CalledProcessError, TimeoutError, RuntimeError) as error:
                 print(f"{kind}: {error!s:.200}", file=sys.stderr)
                 continue
             pairs.append((alone, beside))
@@ -101,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--abusers", type=int, default=20)
     parser.add_argument("--kinds", nargs="*", default=list(KINDS), choices=KINDS)
     options, more = parser.parse_known_args(arguments)
-    served = Served(("--grace", "1", "--memory", "256MiB", *more))
+    served = Served(("--grace", "1", "--memory", "256MiB", *more), keyed=True)
     with served:
         told = harm(
             served,

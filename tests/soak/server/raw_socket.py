@@ -9,6 +9,8 @@ from typing import Any
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
+from .server_process import GUEST
+
 
 class Refused(Exception):
     """A reply that is an error; `code` is one of docs/endpoint.md."""
@@ -18,11 +20,12 @@ class Refused(Exception):
         super().__init__(f"{data['code']}: {data['message']}")
 
 
-async def connected(url: str, *subprotocols: str) -> ClientConnection:
+async def connected(url: str, *subprotocols: str, key: str = GUEST) -> ClientConnection:
     """A socket of the server, before the first frame."""
     return await connect(
         f"{url.replace('http', 'ws', 1)}/ws",
         subprotocols=[Subprotocol(name) for name in subprotocols] or None,
+        additional_headers={"Authorization": f"Bearer {key}"},
         compression=None,
         max_size=None,
         ping_interval=None,
@@ -32,16 +35,16 @@ async def connected(url: str, *subprotocols: str) -> ClientConnection:
 
 
 class Wire:
-    """A session by its socket; `token` is what resumes it."""
+    """A session by its socket; `token` is what resumes it, `url` its server."""
 
-    def __init__(self, connection: ClientConnection) -> None:
-        self.connection = connection
+    def __init__(self, connection: ClientConnection, url: str = "") -> None:
+        self.connection, self.url = connection, url
         self.token = ""
 
     @classmethod
-    async def open(cls, url: str) -> Wire:
+    async def open(cls, url: str, key: str = GUEST) -> Wire:
         """A new session."""
-        return await cls._began(url, "open", {})
+        return await cls._began(url, "open", {}, key)
 
     @classmethod
     async def resume(cls, url: str, token: str) -> Wire:
@@ -49,8 +52,8 @@ class Wire:
         return await cls._began(url, "resume", {"token": token})
 
     @classmethod
-    async def _began(cls, url: str, kind: str, data: dict[str, Any]) -> Wire:
-        wire = cls(await connected(url, "repl-env.v1"))
+    async def _began(cls, url: str, kind: str, data: dict[str, Any], key: str = GUEST) -> Wire:
+        wire = cls(await connected(url, "repl-env.v1", key=key), url)
         try:
             wire.token = (await wire.ask(kind, data))["token"]
         except BaseException:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from hashlib import sha256
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -22,6 +24,9 @@ from tests.waiting import PATIENCE, comes_to
 
 # An address of this machine: a port here is free again when its server has ended.
 _ADDRESS = "127.0.0.78"
+# Keys of two tenants, on a server with keys; another passes them over.
+GUEST, ABUSER = "soak-guest", "soak-abuser"
+_KEYS = ",".join(f"{key}:{sha256(key.encode()).hexdigest()}" for key in (GUEST, ABUSER))
 # Seconds within which a server has returned freed memory: somewhat more than its own interval.
 _GIVES_BACK = 7.0
 _LOOK = 0.5
@@ -36,10 +41,13 @@ class Holdings(NamedTuple):
 
 
 class Served:
-    """A running server: `url` is where, `pid` who it is. Port 0 takes a free one."""
+    """A running server: `url` is where, `pid` who it is. Port 0 takes a free one.
 
-    def __init__(self, options: Sequence[str], port: int = 0) -> None:
-        self._options = options
+    `keyed`: it knows GUEST and ABUSER, and refuses all others.
+    """
+
+    def __init__(self, options: Sequence[str], port: int = 0, *, keyed: bool = False) -> None:
+        self._options, self._keyed = options, keyed
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed in __exit__)
         program = str(Path(sys.executable).with_name("repl-env"))
         self._process = subprocess.Popen(
@@ -47,6 +55,7 @@ class Served:
             stdout=subprocess.PIPE,
             stderr=self._log,
             text=True,
+            env={**os.environ, **({"REPL_ENV_API_KEYS": _KEYS} if keyed else {})},
             # Like a service, in its own cgroup.
             start_new_session=True,
         )
@@ -74,7 +83,7 @@ class Served:
         """Another, on the same port, with the same options."""
         port = urlsplit(self.url).port
         assert port is not None
-        return Served(self._options, port)
+        return Served(self._options, port, keyed=self._keyed)
 
     # ── its end ───────────────────────────────────────────────────────────────────────────────
 
@@ -96,7 +105,8 @@ class Served:
         """Status and body of an HTTP request; the body as JSON where it is."""
         connection = HTTPConnection(urlsplit(self.url).netloc, timeout=PATIENCE)
         try:
-            connection.request(method, path, body=body, headers=headers)
+            key = {"Authorization": f"Bearer {GUEST}"}
+            connection.request(method, path, body=body, headers={**key, **headers})
             response = connection.getresponse()
             told = response.read()
         finally:

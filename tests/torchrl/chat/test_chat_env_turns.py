@@ -5,9 +5,11 @@ from __future__ import annotations
 import copy
 
 import pytest
+from tensordict import lazy_stack
 from tokenizers import Tokenizer, decoders
 from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
+from torchrl.data.llm import History
 from transformers import PreTrainedTokenizerFast
 
 from examples.torchrl_chat import tiny_tokenizer
@@ -91,4 +93,39 @@ def test_a_reply_ends_with_its_turn(make, mode, tokenizer):
     out = env.step(policy(env.reset(batch("q", expected_answer=["1"]))))
     assert not out["next", "done"].any()
     assert env.episodes.last[0].observation.metadata["final_answer"] is None
+    assert "x" in env.episodes.last[0].observation.available_variables
+
+
+EXAMPLE = [("user", "An example: 1 + 1?"), ("assistant", "2"), ("user", "Now answer.")]
+
+
+# An edited prompt says which messages are the caller's. Without one, they end at the first reply.
+APPENDED = [
+    *[
+        (written, True, added)
+        for written in ("response", "full", "both")
+        for added in (EXAMPLE[:1], EXAMPLE, [("system", "Be brief.")])
+    ],
+    *[(written, False, EXAMPLE[:1]) for written in ("full", "both")],
+]
+
+
+@pytest.mark.parametrize(("written", "edits_prompt", "added"), APPENDED)
+def test_messages_that_the_caller_appended_are_kept(make, written, edits_prompt, added):
+    env = make("history")
+    action = env.reset(batch("q"))
+    chat = action["history"]
+    before = chat.prompt[0]
+    longer = lazy_stack([*before.unbind(0), *(History(role=r, content=c) for r, c in added)])
+    reply = lazy_stack([History(role="assistant", content=fenced("x = 5"))])
+    if edits_prompt:
+        chat.prompt = lazy_stack([longer])
+    if written != "full":
+        chat.response = lazy_stack([reply])
+    if written != "response":
+        chat.full = lazy_stack([lazy_stack([*longer.unbind(0), *reply.unbind(0)])])
+    out = env.step(action)["next"]
+    said = [(each.role, each.content) for each in out["history"].prompt[0].unbind(0)]
+    assert said[len(before) : -2] == added
+    assert said[-2] == ("assistant", fenced("x = 5"))
     assert "x" in env.episodes.last[0].observation.available_variables

@@ -236,25 +236,52 @@ def test_cheats_and_failures_pay_nothing(make, code):
     assert rewards(steps(make(STRICT), block(code))) == [0.0]
 
 
-@pytest.mark.parametrize(
-    ("evaluate", "told"),
-    [
-        ("1 / 0", "ZeroDivisionError"),
-        ("score(float('nan'))", "nan"),
-        ("print('x' * 100_000_000)", "without score"),
-        ("while True: pass", "did not end"),
-    ],
-)
-def test_a_broken_evaluator_is_an_error_and_the_next_episode_works(write, make, evaluate, told):
-    task = write(evaluate=f"if read('number.txt') == '0':\n    {evaluate}\nelse:\n    score(20)")
-    file = task / "task.toml"
-    file.write_text(file.read_text().replace("evaluation = 10", "evaluation = 2"))
-    env = make(task=task)
+FAILURES = {
+    "raises": ("1 / 0", "ZeroDivisionError"),
+    "scores NaN": ("score(float('nan'))", "nan"),
+    "prints 100 MB": ("print('x' * 100_000_000)", "without score"),
+    "hangs": ("while True: pass", "did not end"),
+}
 
-    with pytest.raises(EvaluatorError, match=told):
+
+@pytest.fixture
+def failing(write, make):
+    """An environment whose evaluator does `code` for a `number` of those, and scores others 20."""
+
+    def making(code, *numbers):
+        of_those = f"if read('number.txt') in {numbers}:\n    {code}"
+        folder = write(evaluate=f"{of_those}\nelse:\n    score(20)")
+        file = folder / "task.toml"
+        file.write_text(file.read_text().replace("evaluation = 10", "evaluation = 2"))
+        (folder / "baseline").mkdir()
+        (folder / "baseline" / "number.txt").write_text("10")
+        return make(task=folder)
+
+    return making
+
+
+@pytest.mark.parametrize(("code", "reason"), FAILURES.values(), ids=FAILURES)
+def test_an_evaluator_that_fails_for_the_baseline_too_is_an_error(failing, code, reason):
+    env = failing(code, "0", "10")
+
+    with pytest.raises(EvaluatorError, match=reason):
         steps(env, block(f"{put(0)}validate()"))
 
-    assert rewards(steps(env, block("submit()"))) == [1.0]
+    assert rewards(steps(env, block(f"{put(20)}submit()"))) == [1.0]
+
+
+@pytest.mark.parametrize(("code", "reason"), FAILURES.values(), ids=FAILURES)
+def test_a_submission_that_alone_makes_the_evaluator_fail_is_paid_nothing(failing, code, reason):
+    env = failing(code, "0", "1")
+
+    first, last = steps(
+        env, block(f"{put(0)}print(validate())"), block(f"{put(20)}print(validate())")
+    )
+
+    assert rewards([first, last]) == [0.0, 1.0]
+    assert "'failure': 'invalid'" in told(first) and reason not in told(first)
+    assert first["next", "evaluation"]["failure"] == "invalid"
+    assert not first["next", "mask"].item()
 
 
 def test_a_task_without_an_evaluator_is_an_error_before_the_episode(write, make):

@@ -146,6 +146,19 @@ def test_a_model_is_the_policy_of_a_rollout(write, sandbox, tokenizer, model, mo
     collector.shutdown()
 
 
+@pytest.mark.parametrize("key", ["answer", ("reply", "response"), None])
+@pytest.mark.parametrize("batched", [False, True])
+def test_the_action_is_where_the_policy_writes_its_reply(write, sandbox, key, batched):
+    make = partial(make_mlgym, task=write(), sandbox=sandbox, response_key=key)
+    env = SerialEnv(2, make) if batched else make()
+    assert env.action_keys == [key or "text_response"]
+    check_env_specs(env)
+    episodes = env.rollout(2)
+    assert (key or "text_response") in episodes.keys(include_nested=True)
+    assert not episodes["next", "retry"].any()  # the reply was found, with its block
+    env.close()
+
+
 def test_the_arguments_of_the_template_transform(tokenizer):
     with pytest.raises(ValueError, match=r"none of .*chatml_format"):
         TemplateTransform(tokenizer=tokenizer, chat_template_name="no such")

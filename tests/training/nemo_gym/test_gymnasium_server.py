@@ -44,8 +44,8 @@ def server_class(monkeypatch):
     package, base = (
         ModuleType(f"resources_servers.base_gymnasium{name}") for name in ("", ".base")
     )
-    package.GymnasiumServer = base.GymnasiumServer = GymnasiumServer
-    base.extract_text = extract_text
+    package.GymnasiumServer = base.GymnasiumServer = GymnasiumServer  # type: ignore[attr-defined]
+    base.extract_text = extract_text  # type: ignore[attr-defined]
     for module in (ModuleType("resources_servers"), package, base):
         monkeypatch.setitem(sys.modules, module.__name__, module)
     ours = "repl_env.integrations.nemo_gym.gymnasium_server"

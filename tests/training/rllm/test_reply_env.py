@@ -47,7 +47,7 @@ def env_class(monkeypatch):
     for name in ("rllm", "rllm.environments", "rllm.environments.base"):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
     base = ModuleType("rllm.environments.base.base_env")
-    base.BaseEnv = BaseEnv
+    base.BaseEnv = BaseEnv  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, base.__name__, base)
     monkeypatch.delitem(sys.modules, "repl_env.integrations.rllm.reply_env", raising=False)
     from repl_env.integrations.rllm import reply_env

@@ -122,6 +122,11 @@ def logged_rewards(trainer: GRPOTrainer, name: str) -> Any:
     return trainer._logs["rewards"][name]
 
 
+def metrics_of(trainer: GRPOTrainer) -> Any:
+    """The metrics of training that the trainer will log."""
+    return trainer._metrics["train"]
+
+
 def generated_batches(trainer: GRPOTrainer) -> Any:
     """The size of each batch of turns that a script generated."""
     return trainer._generate_single_turn.batches

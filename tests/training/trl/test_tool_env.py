@@ -11,8 +11,7 @@ import pytest
 from transformers.utils import get_json_schema
 
 from repl_env.integrations.trl import REPLToolEnv, masked_rewards
-from repl_env.rewards.outcome_rubrics import CustomMetricRubric
-from repl_env.rewards.repl_rubric import REPLRubric
+from repl_env.rubrics import CustomMetricRubric, REPLRubric
 from repl_sandbox import SandboxClosed, SessionClosed
 from tests.training.trl.scripted import kill
 

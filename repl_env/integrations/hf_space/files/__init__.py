@@ -1,5 +1,5 @@
 """A Space with a server of repl-env; the client's names."""
 
-from repl_env.client.async_client import ReplAction, REPLEnv, ReplEnv, ReplObservation
+from repl_env.client.client import ReplAction, REPLEnv, ReplEnv, ReplObservation
 
 __all__ = ["REPLEnv", "ReplAction", "ReplEnv", "ReplObservation"]

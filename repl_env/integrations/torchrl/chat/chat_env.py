@@ -13,8 +13,8 @@ from tensordict import TensorDictBase
 from torchrl.data import Composite
 from torchrl.envs import EnvBase, TransformedEnv
 
-from repl_env.common.set_module import set_module
-from repl_env.env.vector.episode_rows import EpisodeRows, RowResult
+from repl_env.common.display import set_module
+from repl_env.env.rows import EpisodeRows, RowResult
 from repl_env.integrations.torchrl.chat.chat_episodes import ChatEpisodes
 from repl_env.integrations.torchrl.chat.chat_history import queries, stacked
 from repl_env.integrations.torchrl.chat.chat_options import (

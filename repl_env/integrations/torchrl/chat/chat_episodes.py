@@ -8,7 +8,7 @@ from typing import Any
 
 from tensordict import TensorDict, TensorDictBase
 
-from repl_env.env.vector.episode_rows import EpisodeRows, RowResult
+from repl_env.env.rows import EpisodeRows, RowResult
 from repl_env.integrations.torchrl.chat.chat_history import Message
 from repl_env.integrations.torchrl.chat.chat_prompts import PolicyReply, Prompt, Prompts
 from repl_env.integrations.torchrl.chat.chat_rows import ChatRow, RowTask

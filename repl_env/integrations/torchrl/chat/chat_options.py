@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias
 
 import torch
 
-from repl_env.common.argument_checks import at_least, one_of
+from repl_env.common.values import at_least, one_of
 from repl_env.integrations.torchrl.chat.chat_prompts import HistoryPrompts, Prompts, TextPrompts
 from repl_env.integrations.torchrl.chat.token_prompts import TokenPrompts
 from repl_env.integrations.torchrl.chat.tokenizer_template import ChatTemplate

@@ -100,18 +100,8 @@ class HistoryPrompts:
         return Messages.of(messages)
 
     def reply(self, row: TensorDictBase, before: Prompt) -> PolicyReply:
-        chat = container(row, "history")
-        messages: Messages = before
-        response, full = _history(chat, "response"), _history(chat, "full")
-        if response is not None:
-            if full is not None and len(full) > len(response):
-                messages = _updated(messages, full[: len(full) - len(response)])
-        elif full is None:
-            raise no_action("history")
-        elif _same(full[: len(messages.messages)], messages.messages):
-            response = full[len(messages.messages) :]
-        else:  # the caller changed what came before
-            messages, response = Messages.of(full[:-1]), full[-1:]
+        so_far, response = _split(container(row, "history"), before.messages, self._policy)
+        messages = _updated(before, so_far)
         # Of more messages than one, the others are turns that the policy invented.
         own = next((each for each in response if each["role"] == self._policy), None)
         text = "" if own is None else self._template.cut(own["content"])
@@ -188,6 +178,34 @@ def no_action(key: str) -> ValueError:
 def _history(chat: Any, name: str) -> list[Message] | None:
     found = chat.get(name, None)
     return None if found is None else messages_of(found)
+
+
+def _split(
+    chat: Any, before: list[Message], policy_role: str
+) -> tuple[list[Message], list[Message]]:
+    """The messages that the policy replied to, and its reply.
+
+    A caller may edit the prompt, so the prompt of the action comes before the environment's own.
+    """
+    prompt, response, full = (_history(chat, name) for name in ("prompt", "response", "full"))
+    if response is not None:
+        if full is not None and len(full) > len(response):
+            return full[: len(full) - len(response)], response
+        return (before if prompt is None else prompt), response
+    if full is None:
+        raise no_action("history")
+    if prompt is not None and _begins_with(full, prompt):
+        before = prompt
+    elif not _begins_with(full, before):
+        return full[:-1], full[-1:]
+    # Messages before the policy's first one are the caller's.
+    own = (n for n in range(len(before), len(full)) if full[n].get("role") == policy_role)
+    reply_at = next(own, len(before))
+    return full[:reply_at], full[reply_at:]
+
+
+def _begins_with(messages: list[Message], first: list[Message]) -> bool:
+    return _same(messages[: len(first)], first)
 
 
 def _updated(messages: Messages, now: list[Message]) -> Messages:

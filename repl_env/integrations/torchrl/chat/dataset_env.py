@@ -10,7 +10,7 @@ import torch
 from tensordict import list_to_stack
 from torchrl.envs import TransformedEnv
 
-from repl_env.common.argument_checks import at_least
+from repl_env.common.values import at_least
 from repl_env.integrations.torchrl.chat.chat_options import InputMode, batch_shape
 from repl_env.integrations.torchrl.chat.task_primer import TaskPrimer
 from repl_env.integrations.torchrl.data.task_data import loader

@@ -10,7 +10,7 @@ from tensordict import NonTensorData, TensorDict, TensorDictBase
 from torchrl.data import Composite, NonTensor, Unbounded
 from torchrl.envs.llm.transforms import DataLoadingPrimer
 
-from repl_env.common.set_module import set_module
+from repl_env.common.display import set_module
 from repl_env.integrations.torchrl.chat.chat_history import stacked
 from repl_env.integrations.torchrl.chat.chat_rows import TASK_COLUMNS, with_task_id
 from repl_env.integrations.torchrl.data.history_rows import rows_of

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from repl_env.env.vector.chat_escaping import escaped, special_tokens, template_tokens
+from repl_env.env.rows import escaped, special_tokens, template_tokens
 from repl_env.integrations.torchrl.chat.chat_history import history_of
 
 # Stands for a reply while the text behind it is looked for: no template changes or splits it.

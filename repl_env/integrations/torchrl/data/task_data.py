@@ -12,7 +12,8 @@ import torch
 from tensordict import TensorDictBase, is_tensor_collection
 from torch.utils.data import DataLoader
 
-from repl_env.common.argument_checks import at_least
+from repl_env.common.files import read_regular
+from repl_env.common.values import at_least
 from repl_env.integrations.torchrl.data.dataset_columns import plain
 from repl_env.integrations.torchrl.data.history_rows import rows_of
 
@@ -144,7 +145,7 @@ def _lines(path: Path) -> list[Any]:
     """The rows of a JSONL file."""
     rows = []
     # A line ends with a line feed alone: a text in it may hold other characters that end lines.
-    for number, line in enumerate(path.read_bytes().split(b"\n"), 1):
+    for number, line in enumerate(read_regular(path).split(b"\n"), 1):
         if not line.strip():
             continue
         try:

@@ -10,10 +10,10 @@ from tensordict import NonTensorData, TensorDictBase
 from torchrl.data import Categorical, Composite
 from torchrl.envs import Transform
 
-from repl_env.common.set_module import set_module
+from repl_env.common.display import set_module
 from repl_env.integrations.torchrl.mlgym.mlgym_templates import WRONG_FORMAT, fill
 from repl_env.integrations.torchrl.mlgym.transform_base import MLGymBaseTransform, text_at
-from repl_env.parsing.code_blocks import extract_code_blocks
+from repl_env.parsing.blocks import extract_code_blocks
 
 
 @set_module("repl_env.integrations.torchrl")

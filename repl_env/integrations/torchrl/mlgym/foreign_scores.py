@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from repl_env.integrations.torchrl.mlgym.mlgym_config import as_fields
-from repl_env.tasks.gain_range import MIN_GAIN, in_gain_range
+from repl_env.tasks.submission import MIN_GAIN, in_gain_range
 
 
 class MLGymScores:

@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium
 from gymnasium import spaces
 
-from repl_env.common.set_module import set_module
+from repl_env.common.display import set_module
 from repl_env.errors import EpisodeAborted, NotReset
 from repl_env.integrations.torchrl.mlgym.mlgym_config import (
     AgentArguments,

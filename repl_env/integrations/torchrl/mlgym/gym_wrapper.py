@@ -11,8 +11,8 @@ from tensordict import NonTensorData, TensorDict, TensorDictBase
 from torchrl.data import Categorical, Composite, NonTensor, Unbounded
 from torchrl.envs import GymWrapper
 
-from repl_env.common.argument_checks import one_of
-from repl_env.common.set_module import set_module
+from repl_env.common.display import set_module
+from repl_env.common.values import one_of
 from repl_env.integrations.torchrl.mlgym.foreign_scores import MLGymScores
 from repl_env.integrations.torchrl.mlgym.mlgym_config import AgentArguments
 from repl_env.integrations.torchrl.mlgym.transform_base import goes_on

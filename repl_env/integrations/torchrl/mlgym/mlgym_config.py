@@ -9,8 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from repl_env.common.argument_checks import at_least
-from repl_env.common.set_module import set_module
+from repl_env.common.display import set_module
+from repl_env.common.values import at_least
 from repl_env.integrations.torchrl.mlgym import mlgym_templates
 from repl_env.integrations.torchrl.mlgym.command_files import documented, read_command_files
 from repl_env.tasks import Task, load

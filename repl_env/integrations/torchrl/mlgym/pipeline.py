@@ -8,8 +8,8 @@ from typing import Any, TypeAlias
 
 from torchrl.envs import TransformedEnv
 
-from repl_env.common.argument_checks import finite
-from repl_env.common.set_module import set_module
+from repl_env.common.display import set_module
+from repl_env.common.values import finite
 from repl_env.integrations.torchrl.mlgym.action_transforms import ConditionalSkip, IsolateCodeBlock
 from repl_env.integrations.torchrl.mlgym.gym_task import TaskGym
 from repl_env.integrations.torchrl.mlgym.gym_wrapper import MLGymWrapper

@@ -10,7 +10,7 @@ from tensordict import NonTensorData, TensorDict, TensorDictBase
 from torchrl.data import Composite, NonTensor
 from torchrl.data.llm import History
 
-from repl_env.common.set_module import set_module
+from repl_env.common.display import set_module
 from repl_env.integrations.torchrl.mlgym.command_files import read_command_files
 from repl_env.integrations.torchrl.mlgym.mlgym_templates import fill
 from repl_env.integrations.torchrl.mlgym.transform_base import (

@@ -7,7 +7,7 @@ from typing import Any
 
 from tensordict import TensorDictBase
 
-from repl_env.common.set_module import set_module
+from repl_env.common.display import set_module
 from repl_env.integrations.torchrl.mlgym.transform_base import MLGymBaseTransform
 
 _NAMES = {"baseline": "baseline_score", "score": "evaluation_score"}

@@ -10,8 +10,8 @@ from tensordict import NonTensorData, TensorDictBase
 from torchrl.data import Composite
 from torchrl.data.llm import History
 
-from repl_env.common.set_module import set_module
-from repl_env.env.vector.chat_escaping import escaped, template_tokens
+from repl_env.common.display import set_module
+from repl_env.env.rows import escaped, template_tokens
 from repl_env.integrations.torchrl.mlgym.mlgym_templates import fill
 from repl_env.integrations.torchrl.mlgym.transform_base import (
     MLGymBaseTransform,

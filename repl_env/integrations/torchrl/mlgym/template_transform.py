@@ -9,14 +9,14 @@ from tensordict import NestedKey, NonTensorData, TensorDictBase
 from torchrl.data import Composite, Unbounded
 from torchrl.data.llm import History
 
-from repl_env.common.json_values import replace_surrogates
-from repl_env.common.set_module import set_module
+from repl_env.common.display import set_module
+from repl_env.common.values import replace_surrogates
 from repl_env.integrations.torchrl.mlgym.transform_base import (
     MLGymBaseTransform,
     text_at,
     text_spec,
 )
-from repl_env.parsing.markdown_fences import without_end_tokens
+from repl_env.parsing.fences import without_end_tokens
 
 
 @set_module("repl_env.integrations.torchrl")
@@ -124,6 +124,14 @@ class TemplateTransform(MLGymBaseTransform):
         else:
             reply = text_at(tensordict, key)
         return without_end_tokens(replace_surrogates(str(reply)))
+
+    def transform_action_spec(self, action_spec: Composite) -> Composite:
+        """With the reply at the policy's key, which may be another than the environment's."""
+        ours, theirs = self.out_keys_inv[0], self.in_keys_inv[-1]
+        if theirs != ours:
+            action_spec[theirs] = action_spec[ours]
+            del action_spec[ours]
+        return action_spec
 
     def transform_observation_spec(self, observation_spec: Composite) -> Composite:
         """With the prompt, if there is a tokenizer."""

@@ -9,7 +9,7 @@ from torchrl.data import Composite, NonTensor
 from torchrl.data.llm import History
 from torchrl.envs import Transform
 
-from repl_env.common.set_module import set_module
+from repl_env.common.display import set_module
 from repl_env.integrations.torchrl.mlgym.mlgym_config import as_fields
 
 

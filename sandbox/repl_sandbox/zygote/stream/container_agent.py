@@ -14,9 +14,9 @@ from contextlib import suppress
 from errno import E2BIG, EIO
 from typing import Any, NoReturn
 
+from ...host import proc
 from ...jail import processes
-from ...limits import process_queries
-from ...protocol import control_channel
+from ...protocol import control
 from . import container_probe, descriptor_passing, stream_frames
 from .descriptor_passing import DescriptorDescription
 from .multiplexer import Multiplexer
@@ -33,7 +33,7 @@ def split_streams() -> int:
     serves.
     """
     facts = container_probe.measure()
-    agent_end, zygote_end = control_channel.pair()
+    agent_end, zygote_end = control.pair()
     zygote = os.fork()
     if zygote == 0:
         agent_end.close()
@@ -123,7 +123,7 @@ class AgentSide:
             if name == "facts":
                 result: Any = self._facts
             else:
-                call: Callable[..., Any] = process_queries.TABLE[name]
+                call: Callable[..., Any] = proc.TABLE[name]
                 result = call(*arguments)
             answer = json.dumps({"result": result}).encode()
         except OSError as error:

@@ -6,8 +6,8 @@ import os
 import platform
 from typing import Any
 
+from ...host.proc import NAMESPACES, namespace, read, status
 from ...jail import processes
-from ...limits.process_queries import NAMESPACES, namespace, read, status
 
 
 def measure() -> dict[str, Any]:

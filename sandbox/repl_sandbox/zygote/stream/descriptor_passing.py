@@ -167,4 +167,4 @@ def _mark(fd: int, signal: int) -> None:
     try:
         fcntl.fcntl(fd, fcntl.F_SETSIG, signal)
     except OSError:
-        pass  # as on a kernel without marks: `protocol.stream_mark`
+        pass  # as on a kernel without marks: `protocol/control.py`

@@ -11,11 +11,11 @@ import typer
 from typer.testing import CliRunner
 
 from repl_env.cli.main import build
-from repl_env.cli.options.limit_options import OPTIONS
+from repl_env.cli.options import OPTIONS
 from repl_env.cli.repl import repl
 from repl_sandbox import Limits
-from repl_sandbox.session_limits import parse_size
-from repl_server.cli.serve_options import of_variables
+from repl_sandbox.types import parse_size
+from repl_server.cli_options import of_variables
 
 COMMANDS = typer.main.get_command(build()).commands  # type: ignore[attr-defined]
 # The commands whose sessions call functions of the host, at a limit that the caller may choose.

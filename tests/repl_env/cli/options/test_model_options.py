@@ -7,10 +7,11 @@ import asyncio
 import pytest
 import typer
 
-from repl_env.cli.options.model_options import OPENAI, ModelOptions, digest_of, llm_from, model_from
-from repl_env.llm import model_factory
+from repl_env.cli.model_options import ModelOptions, digest_of, llm_from, model_from
+from repl_env.llm import factory
 from repl_env.llm.base import ModelRequest
-from repl_env.llm.scripted_model import ScriptedModel
+from repl_env.llm.spec import OPENAI
+from repl_env.rlm.replay import ScriptedModel
 
 KEYS = {"OPENAI_API_KEY": "sk-openai", "HF_TOKEN": "hf-token"}
 HUB = "https://router.huggingface.co/v1"
@@ -58,7 +59,7 @@ def test_a_missing_option_is_named(options, says):
 
 
 def test_an_endpoint_is_made_of_the_options(monkeypatch):
-    monkeypatch.setattr(model_factory, "model_of", lambda llm: ScriptedModel([], name=llm.base_url))
+    monkeypatch.setattr(factory, "model_of", lambda llm: ScriptedModel([], name=llm.base_url))
 
     assert model_from(ModelOptions("m", OWN), environ=KEYS).name == OWN
 
@@ -67,7 +68,7 @@ def test_a_missing_library_is_named_and_exits_5(monkeypatch, capsys):
     def missing(llm):
         raise ImportError("pip install 'repl-env[openai]'")
 
-    monkeypatch.setattr(model_factory, "model_of", missing)
+    monkeypatch.setattr(factory, "model_of", missing)
     with pytest.raises(typer.Exit) as left:
         model_from(ModelOptions("m", OWN), environ=KEYS)
 

@@ -8,14 +8,12 @@ from typing import Any
 
 import pytest
 
-from repl_env.cli.options.budget_options import BudgetOptions
-from repl_env.cli.options.limit_options import LimitOptions
-from repl_env.cli.options.model_options import ModelOptions
-from repl_env.cli.options.run_options import Blocks, RunOptions
-from repl_env.cli.options.session_options import Isolation, Require, SessionOptions
-from repl_env.cli.options.solver_options import rlm_solver
-from repl_env.llm import model_factory
-from repl_env.llm.model_spec import LLM
+from repl_env.cli.evaluate import rlm_solver
+from repl_env.cli.model_options import BudgetOptions, ModelOptions
+from repl_env.cli.options import Isolation, LimitOptions, Require, SessionOptions
+from repl_env.cli.run import Blocks, RunOptions
+from repl_env.llm import factory
+from repl_env.llm.spec import LLM
 from repl_env.rlm import ScriptedModel
 
 KEYS = {"OPENAI_API_KEY": "key-of-openai", "HF_TOKEN": "token-of-hf"}
@@ -31,7 +29,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[LLM]:
         asked.append(llm)
         return ScriptedModel([])
 
-    monkeypatch.setattr(model_factory, "model_of", model_of)
+    monkeypatch.setattr(factory, "model_of", model_of)
     for name, value in KEYS.items():
         monkeypatch.setenv(name, value)
     return asked

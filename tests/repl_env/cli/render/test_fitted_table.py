@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from repl_env.cli.render.fitted_table import FittedTable, Heading
+from repl_env.cli.tables import FittedTable, Heading
 
 PATH = "/usr/lib/python3/site-packages/native.so,"
 

@@ -7,17 +7,11 @@ import io
 import pytest
 from rich.console import Console
 
-from repl_env.cli.render.live_progress import (
-    LiveTreeDisplay,
-    ProgressLines,
-    SilentProgress,
-    progress,
-)
-from repl_env.cli.render.live_run_tree import RunTree, walk
-from repl_env.cli.render.tree_drawing import cost, duration, picture
+from repl_env.cli.live import LiveTreeDisplay, ProgressLines, SilentProgress, progress
+from repl_env.cli.trees import RunTree, cost, duration, picture, walk
 from repl_env.llm.base import Completion, ModelUsage
-from repl_env.rlm.budget.budget_limits import Budget, Price, Spent
-from repl_env.rlm.events import (
+from repl_env.rlm.budget import Budget, Price, Spent
+from repl_env.rlm.model_call import (
     CallEnded,
     CallStarted,
     CellStarted,
@@ -270,7 +264,7 @@ def test_on_a_terminal_the_picture_is_drawn_and_erased():
         tell.reply()
 
     assert isinstance(display, LiveTreeDisplay)
-    written = console.file.getvalue()
+    written = console.file.getvalue()  # type: ignore[attr-defined]
     assert "How many?" in written
     assert written.count("\x1b[2K") >= 3  # each line of the last picture is erased
 
@@ -290,7 +284,7 @@ def test_without_a_terminal_progress_is_plain_lines():
         tell.end()
 
     assert isinstance(display, ProgressLines)
-    assert console.file.getvalue().splitlines() == [
+    assert console.file.getvalue().splitlines() == [  # type: ignore[attr-defined]
         "0 starts (big): How many?",
         "0 turn 1, 2.0 s; so far 1 call · 100 tokens in, 10 out · cost unknown",
         "0.1 starts (big): child [red]",

@@ -19,12 +19,10 @@ from prompt_toolkit.history import InMemoryHistory
 from typer.testing import CliRunner
 
 import repl_sandbox
+from repl_env.cli.cells import JSONScreen, cells, notable
+from repl_env.cli.line_editor import history_in
 from repl_env.cli.repl import repl
-from repl_env.cli.shell.cell_boundaries import cells
-from repl_env.cli.shell.cell_screens import JSONScreen, notable
-from repl_env.cli.shell.interactive_shell import Shell, ShellExit
-from repl_env.cli.shell.line_editor import history_in
-from repl_env.cli.shell.shell_commands import run_command
+from repl_env.cli.shell import Shell, ShellExit, run_command
 from repl_sandbox import Killed, Limits, Sandbox
 
 ROOT = Path(__file__).parents[4]
@@ -362,7 +360,7 @@ def test_every_command_of_the_shell_works(told, tmp_path, monkeypatch):
         (":vars now", ":vars takes nothing"),
         (":put no-such-file", "no-such-file: No such file"),
         (":get no-such-file", "no-such-file"),
-        (":load /dev/null", "checkpoint"),
+        (":load /dev/null", "is a device"),
         (":back", "no branch"),
         (":undo many", "'many' is no number of cells"),
         (":undo 5", "n"),

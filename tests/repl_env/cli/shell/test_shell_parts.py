@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import io
+import json
+import unicodedata
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repl_env.cli.render.terminal_text import RESET, TerminalText, harmless, one_line
-from repl_env.cli.shell.cell_boundaries import cells, is_whole
-from repl_env.cli.shell.line_editor import is_ready, next_indent
-from repl_env.cli.shell.name_completion import completions
-from repl_env.cli.shell.piped_input import PipedLines
-from repl_env.cli.shell.shell_commands import COMMANDS
+from repl_env.cli import cells as cell_boundaries
+from repl_env.cli.cells import cells, completions, is_whole
+from repl_env.cli.line_editor import is_ready, next_indent
+from repl_env.cli.repl import PipedLines
+from repl_env.cli.shell import COMMANDS
+from repl_env.cli.tables import RESET, TerminalText, harmless, json_line, one_line
 from repl_sandbox import Limits, Sandbox
 from tests.repl_env.environment_internals import set_completion_timeout
 
@@ -245,3 +247,51 @@ def test_one_line_is_short_and_has_no_controls():
 
 def test_the_page_names_every_command_of_the_shell():
     assert [one.name for one in COMMANDS if f"`:{one.name}" not in PAGE] == []
+
+
+# Unicode's property Bidi_Control: embeddings, overrides, isolates, and the three marks.
+_TURNING = {"LRE", "RLE", "PDF", "LRO", "RLO", "LRI", "RLI", "FSI", "PDI"}
+CONTROLS = ["\u061c", "\u200e", "\u200f"]
+CONTROLS += [chr(c) for c in range(0x110000) if unicodedata.bidirectional(chr(c)) in _TURNING]
+
+
+@pytest.mark.parametrize("control", CONTROLS, ids=ascii)
+def test_the_reading_direction_is_shown(control):
+    assert harmless(f"a{control}b") == f"a{ascii(control)[1:-1]}b"
+    assert one_line(f"a{control}b", 50) == "a b"
+    assert json.loads(json_line({"a": control})) == {"a": control}
+    assert control not in json_line([control])
+
+
+def test_json_of_one_line_keeps_letters_and_has_no_controls():
+    text = json_line({"caf\xe9": "\x1b[2J\x9b\x7f\u2028\u05d0"})
+
+    assert text == r'{"café": "\u001b[2J\u009b\u007f\u2028א"}'
+
+
+# Beginnings and repeated lines whose end a reader could look for again with each line.
+REPEATED = [
+    ("", "@d\n"), ("# c\n", "    '''\n"), ("if x:\n", "    x = (\n    1)\n"), ("x = (\n", "x\n"),
+    ("", "    x = 1\n"), ("    x = 1\n", "    y = (\n1)\n"), ("try:\n    x\n", "    y\n"),
+    ("class A:\n", "    @d\n"), ("@d\n", "# c\n"), ("x = '''\n", "    '\n"), ("x = [\n", "    )\n"),
+    ("@(\n", "    x\n"), ("if x:\n", "    \n"), ("", "x = (\n1)\n"),
+    ("match x:\n", "    case 1:\n"),
+    ("@d(\n", ")\n@d(\n"), ("", "if x:\n"), ("", "try:\n"), ("", "x\\\n"), ("# c\n", "    (\n)\n"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("begin", "line"), REPEATED)
+def test_the_work_to_find_cells_grows_with_the_text(begin, line, monkeypatch):
+    parsed = 0
+    whole = cell_boundaries.is_whole
+
+    def counted(text):
+        nonlocal parsed
+        parsed += len(text)
+        return whole(text)
+
+    monkeypatch.setattr(cell_boundaries, "is_whole", counted)
+    text = begin + line * 500
+
+    assert "".join(cells(text.splitlines(keepends=True))) == text
+    assert parsed <= 3 * len(text)

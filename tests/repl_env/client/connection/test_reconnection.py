@@ -7,9 +7,8 @@ import threading
 
 import pytest
 
-from repl_env.client.async_client import REPLEnv
-from repl_env.client.connection import reconnecting_socket
-from repl_env.client.protocol import refusal_errors
+from repl_env.client import connection, protocol
+from repl_env.client.client import REPLEnv
 from repl_env.errors import BadReply, ReplyTimeout, SessionLost
 from tests.repl_env.client.scripted_server import Scripted, begun, kept_port, observation, served
 from tests.repl_env.client.server_stories import (
@@ -197,7 +196,7 @@ async def test_a_request_is_not_made_in_another_session_than_its_own():
     assert server.kinds == ["open", "reset", "step", "resume"]
 
 
-@pytest.mark.parametrize("code", sorted(refusal_errors.AS_LOCALLY))
+@pytest.mark.parametrize("code", sorted(protocol.AS_LOCALLY))
 async def test_a_session_refused_with_the_code_of_a_request_is_lost(code):
     async def refusing(peer):
         await peer.refuse(await peer.next("resume"), code, result=observation())
@@ -212,7 +211,7 @@ async def test_a_session_refused_with_the_code_of_a_request_is_lost(code):
         await env.close()
 
 
-@pytest.mark.parametrize("code", sorted(refusal_errors.AS_LOCALLY))
+@pytest.mark.parametrize("code", sorted(protocol.AS_LOCALLY))
 async def test_closing_a_session_refused_with_the_code_of_a_request_is_no_error(code):
     resumed = threading.Event()
 
@@ -283,10 +282,8 @@ async def test_a_connection_that_breaks_at_once_is_retried_with_growing_pauses(
             often.set()
         peer.drop()
 
-    monkeypatch.setattr(
-        reconnecting_socket, "LONGEST_PAUSE_S", 3600.0
-    )  # no connection lasts for so long
-    monkeypatch.setattr(reconnecting_socket, "pause", pause)
+    monkeypatch.setattr(connection, "LONGEST_PAUSE_S", 3600.0)  # no connection lasts for so long
+    monkeypatch.setattr(connection, "pause", pause)
     with Scripted(before_the_request, again) as server:
         env = REPLEnv(server.url)
         await env.reset()
@@ -309,8 +306,8 @@ async def test_a_connection_that_had_worked_is_retried_at_once(monkeypatch):
         await peer.next("step")
         peer.drop()
 
-    monkeypatch.setattr(reconnecting_socket, "LONGEST_PAUSE_S", 3600.0)
-    monkeypatch.setattr(reconnecting_socket, "pause", pause)
+    monkeypatch.setattr(connection, "LONGEST_PAUSE_S", 3600.0)
+    monkeypatch.setattr(connection, "pause", pause)
     with Scripted(after_the_request, once, once, resumed_to_the_end) as server:
         async with REPLEnv(server.url) as env:
             await env.reset()
@@ -320,7 +317,7 @@ async def test_a_connection_that_had_worked_is_retried_at_once(monkeypatch):
     assert attempts == [0, 0, 0]
 
 
-@pytest.mark.parametrize("code", list(refusal_errors.CLOSES))
+@pytest.mark.parametrize("code", list(protocol.CLOSES))
 async def test_close_codes_that_end_a_session_say_why(code):
     async def story(peer):
         await begun(peer)
@@ -330,7 +327,7 @@ async def test_close_codes_that_end_a_session_say_why(code):
     with Scripted(story) as server:
         async with REPLEnv(server.url) as env:
             await env.reset()
-            kind, message = refusal_errors.CLOSES[code]
+            kind, message = protocol.CLOSES[code]
             with pytest.raises(kind, match=message):
                 await env.execute("x")
             with pytest.raises(SessionLost, match=message):

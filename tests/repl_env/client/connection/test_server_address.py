@@ -13,8 +13,8 @@ import pytest
 from websockets.datastructures import Headers
 from websockets.http11 import Response
 
-from repl_env.client.async_client import REPLEnv
-from repl_env.client.connection.server_address import ServerAccess, ServerAddress
+from repl_env.client.address import ServerAccess, ServerAddress
+from repl_env.client.client import REPLEnv
 from repl_env.errors import (
     AuthenticationFailed,
     CapacityReached,
@@ -24,7 +24,7 @@ from repl_env.errors import (
     ServerError,
     ServerUnavailable,
 )
-from repl_env.llm.model_spec import LLM
+from repl_env.llm.spec import LLM
 from tests.repl_env.client.connection.certificates import of_this_machine
 from tests.repl_env.client.connection.relay import Proxy
 from tests.repl_env.client.scripted_server import Scripted, answered, kept_port, observation
@@ -334,8 +334,8 @@ async def test_a_proxy_of_the_environment_is_asked_for_servers_elsewhere(monkeyp
             async with REPLEnv("http://elsewhere.invalid", api_key=KEY) as env:
                 await env.reset()
 
-    assert proxy.asked[0].startswith("CONNECT elsewhere.invalid:80")
-    assert KEY not in proxy.asked[0]
+    assert proxy.asked[0].startswith("CONNECT elsewhere.invalid:80")  # type: ignore[attr-defined]
+    assert KEY not in proxy.asked[0]  # type: ignore[attr-defined]
     assert server.kinds == ["open", "reset", "close"]
 
 

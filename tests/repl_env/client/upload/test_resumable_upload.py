@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import pytest
 
-from repl_env.client.connection.server_address import ServerAccess
-from repl_env.client.upload import resumable_upload
-from repl_env.client.upload.upload_body import UploadBody
+from repl_env.client import uploads
+from repl_env.client.address import ServerAccess
+from repl_env.client.requests import UploadBody
 from repl_env.errors import ServerError, ServerUnavailable
 from tests.repl_env.client.upload.upload_server import (
     DATA,
@@ -28,7 +28,7 @@ from tests.repl_env.client.upload.upload_server import (
 async def test_a_context_is_sent_in_pieces_with_progress():
     told = []
     with Store() as store:
-        await resumable_upload.upload(
+        await uploads.upload(
             [parcel(), parcel(b"x" * 10)], store.access, on_upload=lambda *far: told.append(far)
         )
 
@@ -48,7 +48,7 @@ async def test_a_context_is_sent_in_pieces_with_progress():
 async def test_an_uploaded_context_is_not_sent_again():
     with Store() as store:
         store.whole[parcel().sha256] = DATA
-        await resumable_upload.upload([parcel()], store.access)
+        await uploads.upload([parcel()], store.access)
 
     assert store.asked == ["HEAD"]
 
@@ -56,7 +56,7 @@ async def test_an_uploaded_context_is_not_sent_again():
 async def test_a_partly_uploaded_context_is_continued():
     with Store() as store:
         store.parts[parcel().sha256] = DATA[:900_000]
-        await resumable_upload.upload([parcel()], store.access)
+        await uploads.upload([parcel()], store.access)
 
     assert store.asked == ["HEAD", "PUT bytes 900000-1003999/1004000"]
     assert store.whole == {parcel().sha256: DATA}
@@ -65,7 +65,7 @@ async def test_a_partly_uploaded_context_is_continued():
 async def test_wrong_bytes_of_another_sender_are_replaced():
     with Store() as store:
         store.parts[parcel().sha256] = b"?" * 900_000
-        await resumable_upload.upload([parcel()], store.access)
+        await uploads.upload([parcel()], store.access)
 
     assert store.asked[1] == "PUT bytes 900000-1003999/1004000"
     assert store.asked[2] == "PUT bytes 0-262143/1004000"
@@ -75,7 +75,7 @@ async def test_wrong_bytes_of_another_sender_are_replaced():
 async def test_a_context_whose_hash_never_matches_is_sent_once():
     with Store() as store:
         with pytest.raises(ServerError, match="context has changed"):
-            await resumable_upload.upload([replace(parcel(), sha256="0" * 64)], store.access)
+            await uploads.upload([replace(parcel(), sha256="0" * 64)], store.access)
 
     assert len(store.asked) == 5
 
@@ -84,7 +84,7 @@ async def test_a_context_whose_hash_never_matches_is_sent_once():
 @pytest.mark.parametrize("place", range(5))
 async def test_an_upload_goes_on_after_an_error(trouble, place):
     with Store(*[fine] * place, trouble) as store:
-        await resumable_upload.upload([parcel()], store.access)
+        await uploads.upload([parcel()], store.access)
 
     assert store.whole == {parcel().sha256: DATA}
 
@@ -98,7 +98,7 @@ async def test_a_piece_that_the_server_has_already_is_not_counted_twice():
         return breaks(request)
 
     with Store(fine, taken_and_lost) as store:
-        await resumable_upload.upload([parcel()], store.access)
+        await uploads.upload([parcel()], store.access)
 
     assert store.whole == {parcel().sha256: DATA}
 
@@ -106,9 +106,9 @@ async def test_a_piece_that_the_server_has_already_is_not_counted_twice():
 async def test_a_server_that_stays_away_is_an_error():
     with Store(*[busy] * 100) as store:
         with pytest.raises(ServerUnavailable):
-            await resumable_upload.upload([parcel()], store.access)
+            await uploads.upload([parcel()], store.access)
 
-    assert len(store.asked) == resumable_upload.MAX_ATTEMPTS
+    assert len(store.asked) == uploads.MAX_ATTEMPTS
 
 
 @pytest.mark.parametrize("seconds", [3600, 1e300])
@@ -119,7 +119,7 @@ async def test_a_retry_after_of_hours_is_an_error(seconds):
 
     with Store(fine, later) as store:
         with pytest.raises(ServerUnavailable) as caught:
-            await resumable_upload.upload([parcel()], store.access)
+            await uploads.upload([parcel()], store.access)
 
     assert caught.value.retry_after == seconds
 
@@ -130,7 +130,7 @@ async def test_pieces_that_never_arrive_become_smaller_until_an_error():
 
     with Store(*[away] * 100) as store:
         with pytest.raises(ServerUnavailable, match="context"):
-            await resumable_upload.upload([parcel()], store.access)
+            await uploads.upload([parcel()], store.access)
 
     assert store.asked[1] == "PUT bytes 0-262143/1004000"
     assert store.asked[-2] == "PUT bytes 0-65535/1004000"
@@ -144,7 +144,7 @@ async def test_a_server_whose_offset_jumps_back_is_an_error():
 
     with Store(*[nothing_there] * 100) as store:
         with pytest.raises(ServerUnavailable, match="do not arrive"):
-            await resumable_upload.upload([parcel()], store.access)
+            await uploads.upload([parcel()], store.access)
 
 
 async def test_a_server_whose_offset_alternates_is_an_error():
@@ -157,7 +157,7 @@ async def test_a_server_whose_offset_alternates_is_an_error():
 
     with Store(*[forgetful] * 100) as store:
         with pytest.raises(ServerUnavailable, match="do not arrive"):
-            await resumable_upload.upload([parcel()], store.access)
+            await uploads.upload([parcel()], store.access)
 
 
 async def test_a_context_of_received_but_unconfirmed_bytes_is_not_taken_as_uploaded():
@@ -169,20 +169,20 @@ async def test_a_context_of_received_but_unconfirmed_bytes_is_not_taken_as_uploa
         return request.answer(200)
 
     with Store(all_came, there) as store:
-        await resumable_upload.upload([parcel()], store.access)
+        await uploads.upload([parcel()], store.access)
 
     assert store.asked == ["HEAD", "PUT bytes 1003999-1003999/1004000"]
 
 
 async def test_an_upload_that_the_server_dropped_is_repeated(monkeypatch):
-    monkeypatch.setattr(resumable_upload, "MAX_ATTEMPTS", 2)
+    monkeypatch.setattr(uploads, "MAX_ATTEMPTS", 2)
 
     def forgets(request: Handler) -> bool:
         request.store.parts.clear()
         return False
 
     with Store(*[fine] * 4, forgets) as store:
-        await resumable_upload.upload([parcel()], store.access)
+        await uploads.upload([parcel()], store.access)
 
     assert list(store.whole.values()) == [DATA]
 
@@ -198,13 +198,13 @@ async def test_a_file_that_changes_while_it_is_sent_is_an_error(tmp_path):
 
     with Store(fine, shorten) as store:
         with pytest.raises(ServerError, match="context has changed"):
-            await resumable_upload.upload([changing], store.access)
+            await uploads.upload([changing], store.access)
 
 
 async def test_an_aborted_upload_closes_its_connection():
     with socket.create_server(("127.0.0.1", 0)) as listener:
         access = ServerAccess.of(f"http://127.0.0.1:{listener.getsockname()[1]}")
-        sending = asyncio.create_task(resumable_upload.upload([UploadBody.of_text("x")], access))
+        sending = asyncio.create_task(uploads.upload([UploadBody.of_text("x")], access))
         line, _ = await asyncio.to_thread(listener.accept)
         with line:
             line.settimeout(60)

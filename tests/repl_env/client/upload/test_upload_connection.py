@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from repl_env.client.connection.server_address import ServerAccess
-from repl_env.client.upload import http_client, resumable_upload
-from repl_env.client.upload.http_client import HttpConnection, proxy_for
+from repl_env.client import uploads
+from repl_env.client.address import ServerAccess
+from repl_env.client.uploads import HttpConnection, proxy_for
 from repl_env.errors import (
     AuthenticationFailed,
     NotSupported,
@@ -67,7 +67,7 @@ CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 async def test_an_endless_response_is_server_unavailable(answer):
     with Store(*[answer] * 20) as store:
         with pytest.raises(ServerUnavailable, match="do not arrive"):
-            await resumable_upload.upload([parcel()], store.access)
+            await uploads.upload([parcel()], store.access)
 
 
 def test_a_trickled_response_has_the_same_time_limit(
@@ -81,7 +81,7 @@ def test_a_trickled_response_has_the_same_time_limit(
             request.wfile.write(b"O")
         return True
 
-    monkeypatch.setattr(http_client, "time", SimpleNamespace(monotonic=lambda: next(hours)))
+    monkeypatch.setattr(uploads, "time", SimpleNamespace(monotonic=lambda: next(hours)))
     with Store(trickling) as store, HttpConnection(store.access, 1800.0) as connection:
         with pytest.raises(ServerUnavailable, match="it does not end"):
             connection.request("HEAD", "/contexts/x", None, {})
@@ -95,14 +95,14 @@ async def test_a_response_that_repeats_a_key_is_an_error_without_it():
 
     with Store(*[repeats] * 20) as store:
         with pytest.raises(ServerUnavailable, match=r"\[secret\]") as caught:
-            await resumable_upload.upload([parcel()], store.access)
+            await uploads.upload([parcel()], store.access)
 
     assert KEY not in "".join(traceback.format_exception(caught.value))
 
 
 async def test_pieces_have_a_maximum_size_whatever_the_server_accepts():
     with Store() as store:
-        await resumable_upload.upload([parcel()], store.access, max_chunk=1 << 40)
+        await uploads.upload([parcel()], store.access, max_chunk=1 << 40)
 
     assert store.asked[2] == "PUT bytes 262144-524287/1004000"
 
@@ -113,7 +113,7 @@ async def test_a_proxy_may_change_the_case_of_headers():
 
     with Store(there_in_part) as store:
         store.parts[parcel().sha256] = DATA[:262144]
-        await resumable_upload.upload([parcel()], store.access)
+        await uploads.upload([parcel()], store.access)
 
     assert store.asked[1].startswith("PUT bytes 262144-")
 
@@ -140,7 +140,7 @@ async def test_a_refusal_is_an_error_without_the_key(status, body, error):
 
     with Store(fine, refuse) as store:
         with pytest.raises(error) as caught:
-            await resumable_upload.upload([parcel()], store.access)
+            await uploads.upload([parcel()], store.access)
 
     assert type(caught.value) is error
     assert KEY not in str(caught.value)
@@ -153,7 +153,7 @@ async def test_a_refusal_before_the_body_was_read_is_understood():
 
     with Store(fine, refuse) as store:
         with pytest.raises(ServerError):
-            await resumable_upload.upload([parcel()], store.access)
+            await uploads.upload([parcel()], store.access)
 
 
 async def test_a_redirect_is_not_followed():
@@ -162,7 +162,7 @@ async def test_a_redirect_is_not_followed():
         Store(lambda request: request.answer(307, Location=f"{other.access.address}")) as store,
     ):
         with pytest.raises(ServerError, match="REDIRECTED"):
-            await resumable_upload.upload([parcel()], store.access)
+            await uploads.upload([parcel()], store.access)
 
     assert other.asked == []
 
@@ -197,20 +197,18 @@ async def test_a_context_is_sent_through_the_proxy(monkeypatch):
     with Store() as store:
         async with Proxy(store.port) as proxy:
             monkeypatch.setenv("http_proxy", proxy.url.replace("//", "//user:pass%20word@"))
-            await resumable_upload.upload(
-                [parcel()], ServerAccess.of("http://elsewhere.invalid/base", KEY)
-            )
+            await uploads.upload([parcel()], ServerAccess.of("http://elsewhere.invalid/base", KEY))
 
     assert store.whole == {parcel().sha256: DATA}
-    assert proxy.asked[0].startswith("CONNECT elsewhere.invalid:80")
-    assert "Basic dXNlcjpwYXNzIHdvcmQ=" in proxy.asked[0]  # user:pass word
-    assert KEY not in proxy.asked[0]
+    assert proxy.asked[0].startswith("CONNECT elsewhere.invalid:80")  # type: ignore[attr-defined]
+    assert "Basic dXNlcjpwYXNzIHdvcmQ=" in proxy.asked[0]  # type: ignore[attr-defined]  # user:pass word
+    assert KEY not in proxy.asked[0]  # type: ignore[attr-defined]
     assert all("Proxy-Authorization" not in each for each in store.headers)
 
 
 async def test_a_context_is_sent_over_tls(tmp_path):
     with Store(tls=of_this_machine(tmp_path)) as store:
-        await resumable_upload.upload([parcel()], store.access)
+        await uploads.upload([parcel()], store.access)
 
     assert store.whole == {parcel().sha256: DATA}
 

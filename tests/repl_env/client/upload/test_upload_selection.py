@@ -7,8 +7,7 @@ import json
 
 import pytest
 
-from repl_env.client.session.reset_data import reset_data
-from repl_env.client.upload.upload_body import LARGE
+from repl_env.client.requests import LARGE, reset_data
 from repl_env.episode.call_options import ResetOptions
 
 # ── which contexts those are ─────────────────────────────────────────────────────────────────────

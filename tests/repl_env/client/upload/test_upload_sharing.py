@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from repl_env.client.upload import resumable_upload
-from repl_env.client.upload.upload_body import LATEST, UploadBody
+from repl_env.client import uploads
+from repl_env.client.requests import LATEST, UploadBody
 from repl_env.errors import TooLarge
 from tests.repl_env.client.upload.upload_server import DATA, Handler, Store, parcel
 
@@ -21,19 +21,17 @@ async def test_concurrent_uploads_of_one_context_send_it_once():
     heard: list[tuple[int, int]] = []
 
     def in_a_thread() -> None:
-        asyncio.run(resumable_upload.upload([parcel()], store.access))
+        asyncio.run(uploads.upload([parcel()], store.access))
 
     with Store() as store:
         await asyncio.gather(
             *(
-                resumable_upload.upload(
-                    [parcel()], store.access, on_upload=lambda *far: heard.append(far)
-                )
+                uploads.upload([parcel()], store.access, on_upload=lambda *far: heard.append(far))
                 for _ in range(8)
             ),
             *(asyncio.to_thread(in_a_thread) for _ in range(4)),
         )
-        await resumable_upload.upload([parcel()], store.access)
+        await uploads.upload([parcel()], store.access)
 
     assert sum(each.startswith("PUT") for each in store.asked) == 4
     assert heard.count((len(DATA), len(DATA))) == 8
@@ -41,8 +39,8 @@ async def test_concurrent_uploads_of_one_context_send_it_once():
 
 FORKED = """
 import asyncio, os, signal, threading
-from repl_env.client.upload.last_value_cache import LastValueCache
-from repl_env.client.upload.single_flight import SingleFlight
+from repl_env.client.requests import LastValueCache
+from repl_env.client.uploads import SingleFlight
 
 single, latest, text = SingleFlight(), LastValueCache(), "one text"
 begun, go = threading.Barrier(3), threading.Event()
@@ -81,11 +79,11 @@ async def test_a_waiting_upload_retries_after_the_first_one_failed():
 
     with Store(refuses) as store:
         ended = await asyncio.gather(
-            *(resumable_upload.upload([parcel()], store.access) for _ in range(3)),
+            *(uploads.upload([parcel()], store.access) for _ in range(3)),
             return_exceptions=True,
         )
-        first = asyncio.create_task(resumable_upload.upload([parcel(b"y" * 10)], store.access))
-        other = asyncio.create_task(resumable_upload.upload([parcel(b"y" * 10)], store.access))
+        first = asyncio.create_task(uploads.upload([parcel(b"y" * 10)], store.access))
+        other = asyncio.create_task(uploads.upload([parcel(b"y" * 10)], store.access))
         await asyncio.sleep(0)
         first.cancel()
         await other

@@ -12,8 +12,8 @@ from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, TypeAlias
 
-from repl_env.client.connection.server_address import ServerAccess
-from repl_env.client.upload.upload_body import UploadBody
+from repl_env.client.address import ServerAccess
+from repl_env.client.requests import UploadBody
 
 KEY = "sk-a-secret-of-this-client"
 KIB = 1 << 10

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import pytest
 
-from repl_env.env.vector.chat_escaping import escaped, special_tokens, template_tokens
+from repl_env.env.rows import escaped, special_tokens, template_tokens
 
 TOKENS = [
     "<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|start_header_id|>",

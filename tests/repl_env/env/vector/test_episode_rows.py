@@ -8,13 +8,12 @@ import pickle
 
 import pytest
 
-from repl_env.env.local_env import LocalREPLEnv
-from repl_env.env.vector.episode_rows import EpisodeRows
-from repl_env.env.vector.reply_actions import action_of_reply
+from repl_env.env.rows import EpisodeRows, action_of_reply
 from repl_env.errors import NotReset
+from repl_env.local import LocalREPLEnv
 from repl_env.models import REPLAction
-from repl_env.rewards.repl_rubric import REPLRubric
-from repl_env.rlm.run.reply_runner import MAX_BLOCKS
+from repl_env.rlm.loop import MAX_BLOCKS
+from repl_env.rubrics import REPLRubric
 
 
 def block(code: str, name: str = "python") -> str:
@@ -150,7 +149,7 @@ def test_wrong_arguments_are_named(rows):
 
 
 def test_blocks_are_charged_to_the_budget():
-    from repl_env.env.lifecycle.block_steps import blocks_action
+    from repl_env.env.step import blocks_action
     from repl_env.rlm import Budget
 
     with LocalREPLEnv(budget=Budget(seconds=60), llm_query_fn=str) as env:

@@ -18,12 +18,11 @@ import psutil
 import pytest
 
 from repl_env import NotReset, REPLAction, REPLVectorEnv
-from repl_env.episode.batch_effects import run_batch
-from repl_env.episode.effects import Effects
-from repl_env.rewards.rubric import Rubric
+from repl_env.episode.effects import Effects, run_batch
+from repl_env.rubrics import Rubric
 from repl_sandbox import Sandbox, Session
 from repl_sandbox.errors import SessionBusy
-from repl_sandbox.session.drivers.batch import SessionBatch
+from repl_sandbox.session.batch import SessionBatch
 from tests.internals import session_links
 from tests.limits import GROWING
 from tests.repl_env.env.vector.vector_results import LARGE, shown

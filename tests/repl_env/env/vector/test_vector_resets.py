@@ -8,7 +8,7 @@ import numpy
 import pytest
 
 from repl_env import NotReset, REPLVectorEnv
-from repl_env.rewards.repl_rubric import REPLRubric
+from repl_env.rubrics import REPLRubric
 from repl_sandbox import Sandbox
 from tests.repl_env.env.vector.vector_results import LARGE, shown
 

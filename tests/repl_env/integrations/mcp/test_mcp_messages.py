@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mcp_types import JSONRPCMessage, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 
-from repl_env.common.json_values import MAX_DEPTH
+from repl_env.common.values import MAX_DEPTH
 from repl_env.integrations.mcp.mcp_messages import BadMessage, parse
 from repl_env.integrations.mcp.stdio_transport import StdioLines
 

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from repl_env.llm.local_models.request_batcher import BatchedRequest, RequestBatcher
+from repl_env.llm.batching import BatchedRequest, RequestBatcher
 
 
 class Run:

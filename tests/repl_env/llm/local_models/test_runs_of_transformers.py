@@ -3,7 +3,7 @@
 import pytest
 
 from repl_env.rlm import RunConfig, TransformersModel
-from repl_env.rlm.events import ModelReplied
+from repl_env.rlm.model_call import ModelReplied
 from tests.repl_env.llm.local_models.tiny_model import model as random_model
 from tests.repl_env.llm.local_models.tiny_model import tokenizer
 

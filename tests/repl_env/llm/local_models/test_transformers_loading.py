@@ -98,8 +98,8 @@ def test_weights_that_are_no_chat_model_are_refused(weights, words, tmp_path):
 
 def test_no_library_is_loaded_before_a_model_is_made():
     program = (
-        "import sys, repl_env.llm.local_models.transformers_model\n"
-        "import repl_env.rlm.trajectory.training_samples\n"
+        "import sys, repl_env.llm.transformers\n"
+        "import repl_env.rlm.samples\n"
         "print(sorted({'torch', 'transformers', 'tokenizers', 'jinja2'} & set(sys.modules)))"
     )
     done = subprocess.run(

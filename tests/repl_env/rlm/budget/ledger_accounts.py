@@ -4,7 +4,7 @@ import asyncio
 
 from repl_env.rlm import Budget, ModelUsage, Spent
 
-UNLIMITED = Budget(calls=None)
+UNLIMITED = Budget(calls=None, children=None)
 PICO = 10**12
 
 

@@ -6,15 +6,11 @@ import time
 import pytest
 
 from repl_env.errors import ModelError
+from repl_env.recursive_backends import BackendLimits, DirectLMBackend, LocalChildRLMBackend
+from repl_env.recursive_controller import create_server_recursive_controller
 from repl_env.rlm import ScriptedModel
-from repl_env.rlm.openenv_compat.lm_backends import (
-    BackendLimits,
-    ChildTrace,
-    DirectLMBackend,
-    LocalChildRLMBackend,
-)
-from repl_env.rlm.openenv_compat.local_rlm_runner import LocalRLMRunner, RLMRunResult
-from repl_env.rlm.openenv_compat.subcall_controller import create_server_recursive_controller
+from repl_env.rlm.config import ChildTrace, RLMRunResult
+from repl_env.runner import LocalRLMRunner
 
 
 def code(*blocks):

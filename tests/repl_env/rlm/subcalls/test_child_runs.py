@@ -7,7 +7,7 @@ import pytest
 
 from repl_env.errors import ModelError
 from repl_env.rlm import Budget, Completion, ModelUsage, RunConfig, ScriptedModel, Trajectory
-from repl_env.rlm.events import CallEnded, CallStarted, RunEnded, RunStarted
+from repl_env.rlm.model_call import CallEnded, CallStarted, RunEnded, RunStarted
 from tests.repl_env.rlm.replies import code, tree
 
 
@@ -39,7 +39,7 @@ def test_a_batch_keeps_its_length_and_order_despite_failures(rlm):
     assert result.answer_value == [
         ["Error: server: no", False] if n % 3 == 0 else [str(n * 10), True] for n in range(7)
     ]
-    assert (result.error_kind, result.usage.failed_calls) == ("llm", 3)
+    assert (result.error_kind, result.usage.failed_calls) == (None, 3)  # the endpoint works
 
 
 def test_ten_thousand_prompts_are_one_batch(rlm):
@@ -428,3 +428,12 @@ async def test_many_trees_at_once_under_one_gate(rlm):
     assert [result.final_answer for result in results] == ["2"] * 12
     assert {result.usage.calls for result in results} == {9}
     assert most <= 4
+
+
+@pytest.mark.parametrize(("budget", "children"), [(Budget(calls=3), 2), (Budget(calls=None), 100)])
+def test_no_child_begins_once_the_budget_is_used_up(rlm, budget, children):
+    spawn = "def one():\n    try: return rlm_spawn('a').result()\n    except BudgetExceeded: pass\n"
+    root = [code(f"{spawn}FINAL(sum(one() is not None for _ in range(110)))")]
+    result = rlm(tree(root, [code("FINAL(1)")]), budget=budget).run("?")
+    assert (result.answer_value, result.usage.children) == (children, children)
+    assert result.error_kind is None

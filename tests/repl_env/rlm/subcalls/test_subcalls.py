@@ -6,22 +6,26 @@ import threading
 
 import pytest
 
-from repl_env.llm.model_spec import LLM
+from repl_env.llm.spec import LLM
 from repl_env.rlm import Budget, Price
-from repl_env.rlm.subcalls.provider import GivenProvider
-from repl_env.rlm.subcalls.subcall_settings import NAMES, SubcallSettings, session_functions
+from repl_env.rlm.answerers import NAMES, SubcallSettings, session_functions
+from repl_env.rlm.providers import GivenProvider
 
 
 class Calls:
-    """The functions of one episode as its code sees them, and the reported failures."""
+    """The functions of one episode as its code sees them, and its suspicious failures."""
 
     def __init__(self, settings=None, **given):
-        self.failures: list[Exception] = []
         provider = GivenProvider(**given)
         settings = settings or SubcallSettings()
         self.configured = provider.names(settings)
-        self.subcalls = provider.begin(settings, self.failures.append, None)
+        self.subcalls = provider.begin(settings, None)
         self.functions = session_functions(self.subcalls)
+
+    @property
+    def suspected(self):
+        """The kinds of calls that may have failed by no fault of the code."""
+        return self.subcalls.suspected_failures(out_of_time=False)
 
     def __getattr__(self, name):
         offer = self.functions[name]
@@ -72,7 +76,7 @@ def test_a_type_error_inside_a_function_does_not_call_it_again():
     calls = Calls(llm_query_fn=broken)
     assert calls.llm_query("a", "m") == "Error: TypeError: inside"
     assert asked == [("a", "m")]
-    assert [str(error) for error in calls.failures] == ["subcall: TypeError: inside"]
+    assert not calls.suspected
 
 
 def test_every_function_exists_and_reports_when_it_is_not_configured():
@@ -83,7 +87,6 @@ def test_every_function_exists_and_reports_when_it_is_not_configured():
     for name in NAMES:
         with pytest.raises(RuntimeError, match=f"{name} is not configured"):
             getattr(calls, name)("a")
-    assert calls.failures == []
 
 
 def test_recursive_calls_fall_back_to_plain_ones():
@@ -126,7 +129,6 @@ def test_a_failure_in_a_batch_stays_in_its_place():
     calls = Calls(llm_query_fn=picky)
     answers = calls.llm_query_batched(["a", "bad", "c"])
     assert answers == ["a", "Error: timeout: no answer", "c"]
-    assert len(calls.failures) == 1
 
 
 @pytest.mark.parametrize("answers", [["one"], "ab", ["a", "b", "c"]])
@@ -162,7 +164,7 @@ def test_wrong_arguments_raise_in_the_calling_code(name, argument):
     calls = Calls(llm_query_fn=str.upper)
     with pytest.raises(TypeError, match="must be a"):
         getattr(calls, name)(argument)
-    assert calls.failures == []
+    assert not calls.suspected
 
 
 def test_an_uncallable_function_is_refused_by_name():
@@ -196,7 +198,7 @@ def test_a_model_is_given_in_one_of_two_ways():
 async def test_a_batch_shares_a_budget_without_deadlock(budget):
     provider = GivenProvider(llm_batch_fn=list, budget=budget, prices={"m": Price(1.0, 1.0)})
     settings = SubcallSettings(LLM(model="m"))
-    calling = provider.begin(settings, lambda error: None, None)
+    calling = provider.begin(settings, None)
     ask = calling.functions()["llm_batch"].function
     told = await asyncio.wait_for(ask(["a", "b", "c"]), 60)
     assert [each["text"] for each in told] == ["a", "b", "c"]

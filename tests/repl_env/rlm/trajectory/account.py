@@ -10,8 +10,8 @@ from pathlib import Path
 from repl_env.llm.base import Completion, ModelUsage, TokenTrace
 from repl_env.models import CodeBlockResult, REPLObservation
 from repl_env.rlm import TrajectoryWriter
-from repl_env.rlm.budget.budget_limits import Spent
-from repl_env.rlm.events import (
+from repl_env.rlm.budget import Spent
+from repl_env.rlm.model_call import (
     AnyEvent,
     CallEnded,
     CallStarted,

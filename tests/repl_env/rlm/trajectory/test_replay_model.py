@@ -10,9 +10,9 @@ import pytest
 from repl_env.errors import ModelError
 from repl_env.llm.base import ModelUsage, Origin
 from repl_env.rlm import RLM, ModelRequest, ReplayModel, ScriptedModel, Trajectory, TrajectoryWriter
-from repl_env.rlm.budget.budget_limits import Spent
-from repl_env.rlm.events import CallEnded, CellRan, RunEnded
-from repl_env.rlm.trajectory_rerun import differences, given_contexts
+from repl_env.rlm.budget import Spent
+from repl_env.rlm.model_call import CallEnded, CellRan, RunEnded
+from repl_env.rlm.replay import differences, given_contexts
 from tests.repl_env.environment_internals import set_replay_timeout
 from tests.repl_env.rlm.trajectory.account import (
     DEEP,
@@ -305,7 +305,7 @@ def recorded(tmp_path):
 
 
 def test_a_real_run_replays_with_the_same_result(recorded):
-    from repl_env.rlm.trajectory_rerun import rerun
+    from repl_env.rlm.replay import rerun
 
     assert recorded.complete
     assert len(list(recorded.runs())) == 3
@@ -316,7 +316,7 @@ def test_a_real_run_replays_with_the_same_result(recorded):
 
 def test_the_prompts_of_a_replayed_run_are_identical(recorded):
     """The prompts of its turns are identical too, so nothing is answered by number alone."""
-    from repl_env.rlm.rlm_runner import RLM
+    from repl_env.rlm.runner import RLM
 
     result = RLM(ReplayModel(recorded)).run("Which?", "some text")
 
@@ -326,8 +326,8 @@ def test_the_prompts_of_a_replayed_run_are_identical(recorded):
 
 
 def test_a_conversation_replays_with_the_same_result():
-    runner = pytest.importorskip("repl_env.rlm.rlm_runner", reason="needs repl_env.rlm.rlm_runner")
-    from repl_env.rlm.trajectory_rerun import rerun
+    runner = pytest.importorskip("repl_env.rlm.runner", reason="needs repl_env.rlm.runner")
+    from repl_env.rlm.replay import rerun
 
     events = []
     script = ["```repl\nn = 1\nFINAL(n)\n```", "```repl\nFINAL(n + 1)\n```"]
@@ -340,8 +340,8 @@ def test_a_conversation_replays_with_the_same_result():
 
 
 def test_a_conversation_is_run_again_past_a_question_that_failed():
-    runner = pytest.importorskip("repl_env.rlm.rlm_runner", reason="needs repl_env.rlm.rlm_runner")
-    from repl_env.rlm.trajectory_rerun import rerun
+    runner = pytest.importorskip("repl_env.rlm.runner", reason="needs repl_env.rlm.runner")
+    from repl_env.rlm.replay import rerun
 
     def reply(request):
         if request.origin.run == "0":
@@ -361,7 +361,7 @@ def test_a_conversation_is_run_again_past_a_question_that_failed():
 
 
 def test_an_expected_answer_is_not_in_the_file(tmp_path):
-    runner = pytest.importorskip("repl_env.rlm.rlm_runner", reason="needs repl_env.rlm.rlm_runner")
+    runner = pytest.importorskip("repl_env.rlm.runner", reason="needs repl_env.rlm.runner")
     script = ["```repl\nFINAL('guess')\n```"]
     rlm = runner.RLM(ScriptedModel(script), trajectory=tmp_path / "run.jsonl")
     result = rlm.run("Which?", expected_answer="the right one")
@@ -401,7 +401,7 @@ FINAL(1)
 @pytest.mark.parametrize("kind", GIVEN_UP)
 def test_a_recorded_cancellation_is_replayed(kind, tmp_path):
     """The answer is unknown, because the caller did not wait for it."""
-    from repl_env.rlm.trajectory_rerun import rerun
+    from repl_env.rlm.replay import rerun
 
     path, limit = tmp_path / "run.jsonl", 2.0 if kind == "timeout" else None
 

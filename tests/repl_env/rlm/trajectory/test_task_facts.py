@@ -105,7 +105,7 @@ def test_a_run_without_a_reply_was_cut_off_and_has_no_reward(rlm):
 
     with pytest.raises(ModelError) as caught:
         rlm(broken).run("?", expected_answer="x", task="t")
-    result = caught.value.result
+    result = caught.value.result  # type: ignore[attr-defined]
 
     assert (result.ended, result.task_reward, result.task) == (
         "truncated",

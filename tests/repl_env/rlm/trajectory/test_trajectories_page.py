@@ -9,15 +9,7 @@ from pathlib import Path
 import pytest
 
 from repl_env.rlm import Trajectory, TrajectoryWriter
-from repl_env.rlm.trajectory.event_codec import (
-    COMPLETION,
-    CONTEXT,
-    KINDS,
-    SPENT,
-    TASK,
-    TRACE,
-    USAGE,
-)
+from repl_env.rlm.trajectory_events import COMPLETION, CONTEXT, KINDS, SPENT, TASK, TRACE, USAGE
 from tests.repl_env.rlm.trajectory.account import account
 
 PAGE = (Path(__file__).parents[4] / "docs" / "trajectories.md").read_text(encoding="utf-8")

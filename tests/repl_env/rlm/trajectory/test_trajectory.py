@@ -18,9 +18,16 @@ from hypothesis import strategies as st
 from repl_env.errors import REPLError
 from repl_env.llm.base import Completion, ModelUsage, TokenTrace
 from repl_env.rlm import Trajectory, TrajectoryWriter
-from repl_env.rlm.budget.budget_limits import Spent
-from repl_env.rlm.events import CallEnded, ContextNote, ModelReplied, RunEnded, RunStarted, TaskNote
-from repl_env.rlm.trajectory.event_codec import KINDS, READERS
+from repl_env.rlm.budget import Spent
+from repl_env.rlm.model_call import (
+    CallEnded,
+    ContextNote,
+    ModelReplied,
+    RunEnded,
+    RunStarted,
+    TaskNote,
+)
+from repl_env.rlm.trajectory_events import KINDS, READERS
 from tests.repl_env.rlm.trajectory.account import (
     SYSTEM,
     account,

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from repl_env.rlm import Trajectory
-from repl_env.rlm.events import RunEnded
-from repl_env.rlm.trajectory.training_samples import TrainingSample
+from repl_env.rlm.model_call import RunEnded
+from repl_env.rlm.samples import TrainingSample
 from tests.repl_env.rlm.trajectory.account import (
     DEEP,
     FIRST,

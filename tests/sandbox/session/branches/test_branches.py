@@ -49,19 +49,6 @@ def test_a_branch_of_a_branch_has_the_files_that_are_open(session: Session) -> N
         assert value(inner, "[file.close() for file in held] == [None] * 20") == "True"
 
 
-def test_a_mapped_file_of_a_branch_is_the_original_and_this_is_reported(session: Session) -> None:
-    if session.isolation.tier == "confined":
-        pytest.skip("a copy in this tier cannot see what it has mapped")
-    session.run(
-        "import mmap\nfile = open('mapped', 'w+b')\nfile.write(b'0' * 10)\nfile.flush()\n"
-        "mapped = mmap.mmap(file.fileno(), 0)"
-    )
-    with session.branch() as branch, branch.branch() as inner:
-        for each in (branch, inner):
-            (lost,) = each.lost
-            assert lost.startswith("shared memory") and "mapped" in lost, lost
-
-
 def test_a_branch_has_what_was_set_last_and_the_outputs_so_far(session: Session) -> None:
     session.run("print('before')")
     session.set("late", "x" * 100_000)

@@ -215,3 +215,28 @@ def test_a_handle_survives_its_cell_and_a_pending_wait_is_cancelled(cells: Cells
     assert outcomes[1].ok
     assert waiting.cancelled.wait(SECONDS)
     assert outcomes[2].value == "True"
+
+
+# Without end, from each of 31 threads; the main thread waits for them, or calls as well.
+ENDLESS = """
+import threading
+def call():
+    while True:
+        ask(1)
+threads = [threading.Thread(target=call, daemon=True) for _ in range(31)]
+for thread in threads:
+    thread.start()
+print("all call", flush=True)
+"""
+
+
+@pytest.mark.parametrize("then", ["threads[0].join()", "call()"], ids=["waits", "calls"])
+def test_threads_that_call_without_end_do_not_stop_the_clock(sandbox: Sandbox, then: str) -> None:
+    """A call is always open; the functions themselves take next to none of the time."""
+    with sandbox.session(host={"ask": lambda number: number}) as session:
+        outcome = session.run(ENDLESS + then, timeout=3)
+        assert isinstance(outcome, TimedOut)
+        assert (outcome.clock, outcome.state, outcome.stdout) == ("execution", "kept", "all call\n")
+        assert outcome.usage.execution_seconds >= 3
+        assert outcome.usage.waiting_seconds < 1
+        assert session.run("6 * 7").value == "42"

@@ -5,15 +5,15 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from repl_sandbox import HostFunction, Raised, Sandbox, Session
-from repl_sandbox.protocol.function_schema import FunctionSchema
-from repl_sandbox.protocol.messages import Configure, decode
-from repl_sandbox.session.host_functions.signatures import signature_of
-from repl_sandbox.worker.host_stubs.stub_signatures import stand_in
+from repl_sandbox.protocol.messages import Configure, FunctionSchema, decode
+from repl_sandbox.session.host_functions import signature_of
+from repl_sandbox.worker.host_stubs import stand_in
 from tests.sandbox.protocol.message_examples import frame_of
 
 NOTHING = object()
@@ -56,7 +56,7 @@ EVERY = "(a, b=(1, 2), /, c=None, *rest: int, d, e=-1.5, f=..., **more: str) -> 
 FUNCTIONS: dict[str, tuple[Any, str]] = {
     "search": (
         search,
-        "(query: str, limit: int = 5, *, mode='fast', key=..., by: list[str] | None = None)",
+        "(query: str, limit: int = 5, *, mode=..., key=..., by: list[str] | None = None)",
     ),
     "every": (
         every,
@@ -81,7 +81,7 @@ FUNCTIONS: dict[str, tuple[Any, str]] = {
     ),
     "raw": (
         HostFunction(search, raw=("query",)),
-        "(query: str, limit: int = 5, *, mode='fast', key=..., by: list[str] | None = None)",
+        "(query: str, limit: int = 5, *, mode=..., key=..., by: list[str] | None = None)",
     ),
 }  # fmt: skip
 
@@ -108,14 +108,46 @@ def test_inspect_and_help_show_the_real_parameters(session: Session, name: str) 
 def test_the_docstring_and_defaults_can_be_read(session: Session) -> None:
     code = (
         "p = inspect.signature(search).parameters\n"
-        "search.__doc__, p['limit'].default, p['mode'].default, p['limit'].annotation is int, "
+        "search.__doc__, p['limit'].default, str(p['mode'].default), p['limit'].annotation is int, "
         "p['key'].kind.name, search.__name__"
     )
     hints = session.run("import typing\ntyping.get_type_hints(search)['limit'] is int")
     assert hints.value == "True"
     assert session.run(f"import inspect\n{code}").value == str(
-        ("Look for documents.", 5, "fast", True, "KEYWORD_ONLY", "search")
+        ("Look for documents.", 5, "...", True, "KEYWORD_ONLY", "search")
     )
+
+
+SHORT_SECRET = "hunter2"
+
+
+def test_no_default_text_of_the_host_reaches_a_session(open_python: str) -> None:
+    def plain(a=SHORT_SECRET, b=(SHORT_SECRET,), c="", d=(1, [2.5, None]), *, e=SHORT_SECRET): ...
+
+    def data(a=b"hunter2", b=frozenset({SHORT_SECRET}), c=Path(SHORT_SECRET)): ...
+
+    host = {
+        "plain": plain,
+        "data": data,
+        "part": functools.partial(plain, b=SHORT_SECRET),
+        "raw": HostFunction(plain, raw=("a",)),
+        "typed": HostFunction(plain, returns="text"),
+    }
+    code = (
+        "import inspect, gc\n"
+        "for name in ('plain', 'data', 'part', 'raw', 'typed'):\n"
+        "    tool = globals()[name]\n"
+        "    print(inspect.signature(tool), vars(tool), tool.__wrapped__.__defaults__)\n"
+        "    help(tool)\n"
+        "print([each for each in gc.get_objects() if type(each).__name__ == 'StubSignature'])"
+    )
+    with Sandbox(isolation="process", python=open_python) as sandbox:
+        with sandbox.session(host=host) as session:
+            outcome = session.run(code)
+
+    assert outcome.ok, outcome.error
+    assert outcome.stdout.startswith("(a=..., b=..., c='', d=(1, [2.5, None]), *, e=...)")
+    assert SHORT_SECRET not in outcome.stdout
 
 
 def test_the_docstring_is_of_what_is_called(open_python: str) -> None:

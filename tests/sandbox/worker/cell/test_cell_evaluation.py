@@ -15,8 +15,8 @@ import weakref
 
 import pytest
 
-from repl_sandbox.worker.cell.cell_evaluation import CellRun, run_cell
-from repl_sandbox.worker.namespace import cell_sources
+from repl_sandbox.worker import namespace
+from repl_sandbox.worker.evaluation import CellRun, run_cell
 
 # ── the last expression ──────────────────────────────────────────────────────────────────────────
 
@@ -231,8 +231,8 @@ def test_a_cell_that_breaks_the_standard_library_breaks_only_itself(sabotage):
     """In a process of its own, since it breaks the standard library."""
     program = (
         "import json, os, sys\n"
-        "from repl_sandbox.worker.cell.cell_evaluation import run_cell\n"
-        "from repl_sandbox.worker.namespace.main_namespace import Namespace\n"
+        "from repl_sandbox.worker.evaluation import run_cell\n"
+        "from repl_sandbox.worker.namespace import Namespace\n"
         "write, encode, space, results = os.write, json.JSONEncoder().encode, Namespace(), []\n"
         "for n, cell in enumerate((sys.argv[1], 'x = 20\\nx + 22', '1 / 0', \"'FINAL(1)'\")):\n"
         "    ran = run_cell(cell, n, space, printed=lambda text, last: results.append(text))\n"
@@ -275,8 +275,8 @@ def test_lines_are_split_where_python_splits_them(run):
 
 def test_only_the_sources_of_the_last_cells_are_kept(run, monkeypatch):
     run("def old(): return 1 / 0")
-    monkeypatch.setattr(cell_sources, "KEPT_CELLS", 3)
-    monkeypatch.setattr(cell_sources, "FORGOTTEN_AT_ONCE", 2)
+    monkeypatch.setattr(namespace, "KEPT_CELLS", 3)
+    monkeypatch.setattr(namespace, "FORGOTTEN_AT_ONCE", 2)
     for _ in range(4):
         run("x = 1")
 
@@ -287,7 +287,7 @@ def test_only_the_sources_of_the_last_cells_are_kept(run, monkeypatch):
 
 
 def test_sources_are_kept_up_to_a_number_of_characters(run, monkeypatch):
-    monkeypatch.setattr(cell_sources, "KEPT_CHARACTERS", 10_000)
+    monkeypatch.setattr(namespace, "KEPT_CHARACTERS", 10_000)
     run("a = '" + "x" * 6_000 + "'")
     run("b = '" + "x" * 6_000 + "'")
 

@@ -8,7 +8,7 @@ import types
 import pytest
 
 from repl_sandbox import TimedOut
-from repl_sandbox.worker.cell.matplotlib_figures import take_figures
+from repl_sandbox.worker.cell_runner import take_figures
 
 PNG = b"\x89PNG\r\n\x1a\n"
 

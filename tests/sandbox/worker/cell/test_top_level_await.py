@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from repl_sandbox.worker.namespace.main_namespace import Namespace
+from repl_sandbox.worker.namespace import Namespace
 
 # ── await ────────────────────────────────────────────────────────────────────────────────────────
 

@@ -16,7 +16,7 @@ from repl_sandbox import (
     Limits,
     Sandbox,
 )
-from tests.security.abuse.interpreters import with_package
+from tests.security.abuse.interpreters import with_packages
 
 LIMITS = Limits(timeout=60, grace=60, memory="512MiB")
 VERSION = ".".join(map(str, sys.version_info[:3]))
@@ -28,7 +28,7 @@ def other_python() -> Iterator[str]:
     folder = Path(tempfile.mkdtemp(dir="/tmp"))
     folder.chmod(0o755)
     try:
-        path = with_package("cloudpickle", folder, {})
+        path = with_packages(["cloudpickle"], folder, {})
         if path is None:
             pytest.skip("no Python besides this one that can make virtual environments")
         asked = subprocess.run([path, "-V"], check=True, capture_output=True, text=True).stdout

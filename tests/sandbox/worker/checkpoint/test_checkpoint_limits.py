@@ -21,7 +21,7 @@ from repl_sandbox import (
     SessionClosed,
     read_manifest,
 )
-from repl_sandbox.protocol.checkpoint_manifest import pack
+from repl_sandbox.protocol.checkpoints import pack_checkpoint
 from tests.sandbox.shown_value import value
 from tests.sandbox.worker.checkpoint.conftest import LIMITS, VERSION, saved
 
@@ -70,16 +70,16 @@ def test_another_minor_version_is_refused_and_both_are_named(jailed):
     major, minor = sys.version_info[:2]
     other = f"{major}.{minor + 1}.0"
     with pytest.raises(CheckpointError) as caught:
-        jailed.restore(pack(manifest(python=other), b""))
+        jailed.restore(pack_checkpoint(manifest(python=other), b""))
     assert other in str(caught.value) and VERSION in str(caught.value)
     with pytest.raises(CheckpointError, match="pypy"):
-        jailed.restore(pack(manifest(implementation="pypy"), b""))
+        jailed.restore(pack_checkpoint(manifest(implementation="pypy"), b""))
 
 
 def test_a_sandbox_with_a_policy_restores_none():
     with Sandbox(isolation="jailed", policy=Policy("lint", calls_denied=["eval"])) as sandbox:
         with pytest.raises(CheckpointError, match=r"policy: .*lint"):
-            sandbox.restore(pack(manifest(), b""))
+            sandbox.restore(pack_checkpoint(manifest(), b""))
 
 
 def test_without_cloudpickle_the_error_says_what_to_install(open_python):
@@ -118,7 +118,7 @@ def forged(*values: Any, **fields: Any) -> bytes:
         piece = each if type(each) is bytes else pickle.dumps([f"x{number}", each], 3)
         rows.append(CheckpointInfo(f"x{number}", "object", len(piece)))
         pieces.append(piece)
-    return pack(manifest(variables=tuple(rows), **fields), b"".join(pieces))
+    return pack_checkpoint(manifest(variables=tuple(rows), **fields), b"".join(pieces))
 
 
 def test_too_many_names_for_a_checkpoint_are_an_error_without_side_effects(
@@ -243,9 +243,7 @@ def test_a_checkpoint_with_forged_contents_is_refused(sandbox, lie):
     with sandbox.session() as session:
         told = repr(lie) if len(lie) < 1000 else f"{lie[:100]!r} + {lie[:1]!r} * {len(lie)}"
         session.run(f"class json: dumps = staticmethod(lambda *_: {told})")
-        session.run(
-            "import repl_sandbox.worker.checkpoint.checkpoint_writer as saving\nsaving.json = json"
-        )
+        session.run("import repl_sandbox.worker.checkpoint as saving\nsaving.json = json")
         with pytest.raises(CheckpointError):
             session.checkpoint()
 

@@ -91,6 +91,46 @@ COROUTINE = "import asyncio\nfrom contextlib import closing\nasync def f(): pass
         ("cd /tmp", "os.chdir()"),
         (">>> x = 1", "prompts"),
         ("```python\nx = 1\n```", "fences"),
+        ("~~~python\nx = 1\n~~~", "fences"),
+        ("`print(1)`", "fences"),
+        ("<code>\nx = 1\n</code>", "Tags around code"),
+        ("<python>x = 1</python>", "Tags around code"),
+        ("In [1]: print(1)", "prompt of IPython"),
+        *(
+            (f"{name}\nprint(1)", f"{name!r} names the language of a block")
+            for name in [
+                "python",
+                "py",
+                "python3",
+                "Python",
+                "repl",
+                "ipython",
+                "tool_code",
+                "code",
+            ]
+        ),
+        ("\n# so\npython\nprint(1)", "'python' names the language of a block"),
+        ("bash\nls -l", "subprocess.run()"),
+        ("sh\nx", "subprocess.run()"),
+        *(
+            (
+                f"import matplotlib\nmatplotlib.use({backend!r})\nfrom matplotlib import pyplot\n"
+                "pyplot.figure()",
+                "leave the line out",
+            )
+            for backend in [
+                "TkAgg",
+                "QtAgg",
+                "GTK3Agg",
+                "WXAgg",
+                "nbagg",
+                "widget",
+                "WebAgg",
+                "macosx",
+            ]
+        ),
+        ("raise ImportError(\"No module named 'repl_host'\")", "ThreadPoolExecutor"),
+        ("raise ValueError from ImportError(\"No module named 'repl_host'\")", "joblib"),
         *(
             (code, "packages come from the host's environment; a session has no network")
             for code in [
@@ -147,6 +187,10 @@ def test_a_hint_follows_as_one_line(error, namespace, source, hint):
     "source",
     [
         "zzqqxx",
+        "x = 1\npython",
+        "def f(): return python\nf()",
+        "python + 1",
+        "raise ValueError('the backend of the text')",
         "1 / 0",
         "raise OSError(2, 'no file')",
         "raise OSError('no number')",

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from repl_sandbox.types import ErrorInfo
-from repl_sandbox.worker.display.tracebacks import describe
+from repl_sandbox.worker.tracebacks import describe
 from tests.internals import break_descriptions
 
 TOTAL_LIMIT = 16 << 10

@@ -17,13 +17,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repl_sandbox.worker.display.value_display import (
-    DISPLAY_LIMIT,
-    display,
-    preview,
-    shallow_size,
-    type_name,
-)
+from repl_sandbox.worker.namespace import type_name
+from repl_sandbox.worker.preview import DISPLAY_LIMIT, display, preview, shallow_size
 
 PREVIEW_LIMIT = 120
 
@@ -219,7 +214,7 @@ def signature(a, b=1, /, c="x", *rest, d, e=None, **others):
 
 def slots() -> Slots:
     made = Slots()
-    made.a = 1
+    made.a = 1  # type: ignore[attr-defined]
     return made
 
 
@@ -368,7 +363,7 @@ def test_a_hostile_namedtuple_look_alike_is_shown_safely():
 def test_a_class_that_imitates_an_array_is_not_treated_as_one(monkeypatch):
     fake = types.ModuleType("numpy")
     other = type("ndarray", (), {"__module__": "numpy", "shape": property(lambda self: 1 / 0)})
-    fake.ndarray = type("ndarray", (), {})
+    fake.ndarray = type("ndarray", (), {})  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "numpy", fake)
 
     assert preview(other()) == "<ndarray object>"
@@ -379,7 +374,7 @@ def test_a_class_that_replaces_a_library_s_is_not_invoked(monkeypatch):
         raise AssertionError("code of the user ran")
 
     fake = types.ModuleType("numpy")
-    fake.ndarray = type("ndarray", (), {"shape": property(sprung), "nbytes": property(sprung)})
+    fake.ndarray = type("ndarray", (), {"shape": property(sprung), "nbytes": property(sprung)})  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "numpy", fake)
 
     assert isinstance(preview(fake.ndarray()), str)

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import pytest
 
 from repl_sandbox import AsyncSandbox, HostFunction, Outcome, Sandbox
-from repl_sandbox.session.drivers.batch import SessionBatch
-from repl_sandbox.worker.host_stubs.host_errors import host_error
+from repl_sandbox.session.batch import SessionBatch
+from repl_sandbox.worker.host_stubs import host_error
 
 
 class Wrong(ValueError):

@@ -507,7 +507,7 @@ def test_host_functions_work_under_a_language_policy() -> None:
 
 
 def test_a_session_without_return_types_does_not_load_them(sandbox: Sandbox) -> None:
-    look = "import sys\n'repl_sandbox.worker.host_stubs.return_types' in sys.modules"
+    look = "import sys\n'repl_sandbox.worker.return_types' in sys.modules"
     for host, loaded in (({}, False), ({"f": ask}, False), ({"f": TEXT}, True)):
         with sandbox.session(host=host) as session:
             assert session.run(look).value == str(loaded)

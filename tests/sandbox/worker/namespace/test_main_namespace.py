@@ -5,7 +5,10 @@ from __future__ import annotations
 import builtins
 import sys
 
-from repl_sandbox.worker.namespace.main_namespace import Namespace
+import pytest
+
+from repl_sandbox import HostFunction, Sandbox
+from repl_sandbox.worker.namespace import Namespace
 
 
 def names(namespace: Namespace) -> list[str]:
@@ -107,3 +110,54 @@ def test_an_underscore_that_the_user_bound_is_left_alone(namespace):
     namespace.show(2)
 
     assert namespace.globals["_"] == "gettext"
+
+
+_WALKS = {
+    "pickle": """
+import pickle, types
+saved = {n: pickle.dumps(v) for n, v in globals().copy().items() if type(v) is not types.ModuleType}
+same = [n for n in ("tool", "texts", "FINAL", "_out") if pickle.loads(saved[n]) is globals()[n]]
+""",
+    "shelve": """
+import shelve, types
+with shelve.open("variables") as shelf:
+    for name, value in globals().copy().items():
+        if type(value) not in (types.ModuleType, shelve.DbfilenameShelf):
+            shelf[name] = value
+with shelve.open("variables") as shelf:
+    same = [n for n in ("tool", "texts", "FINAL", "_out") if shelf[n] is globals()[n]]
+""",
+    "copy": """
+import copy, types
+walked = {n: v for n, v in globals().items() if type(v) is not types.ModuleType}
+same = [n for n, v in copy.deepcopy(walked).items() if v is globals()[n] and n in walked]
+same = [n for n in ("tool", "texts", "FINAL", "_out") if n in same]
+""",
+    "cloudpickle": """
+import cloudpickle
+read = cloudpickle.loads(cloudpickle.dumps(dict(globals())))
+same = [n for n in ("tool", "texts", "FINAL", "_out") if read[n] is globals()[n]]
+""",
+    "dill": """
+import dill
+kept = tool, texts, FINAL, _out
+dill.dump_session("session.pickle")
+mine = None
+dill.load_session("session.pickle")
+same = [n for n, v in zip(("tool", "texts", "FINAL", "_out"), kept) if v is globals()[n]]
+""",
+}
+
+
+@pytest.mark.parametrize("library", _WALKS)
+def test_walks_over_all_globals_find_nothing_that_cannot_be_pickled(library: str) -> None:
+    host = {"tool": len, "texts": HostFunction(list, returns="texts")}
+    with Sandbox() as sandbox, sandbox.session(host=host, answers="compatible") as session:
+        session.run("print('earlier')\nclass Mine: pass\nmine = [Mine(), tool]")
+        session.run("page = _out[1]\ndef f(): return tool([1, 2])")
+        outcome = session.run(_WALKS[library] + "\nsame")
+        assert outcome.ok, outcome
+        assert outcome.value == "['tool', 'texts', 'FINAL', '_out']"
+        outcome = session.run("f(), len(mine), str(page), _out[1][:7]")
+        assert (outcome.value, outcome.stderr) == ("(2, 2, 'earlier\\n', 'earlier')", "")
+        assert session.run("FINAL(1)").answers[0].value == 1

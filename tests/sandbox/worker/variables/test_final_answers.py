@@ -9,12 +9,11 @@ import sys
 
 import pytest
 
-from repl_sandbox.protocol.values.json_text import MAX_ANSWER, MAX_ANSWER_VALUES
+from repl_sandbox.protocol.values import MAX_ANSWER, MAX_ANSWER_VALUES
 from repl_sandbox.types import Answer
-from repl_sandbox.worker.cell.cell_evaluation import CellRun, run_cell
-from repl_sandbox.worker.namespace.main_namespace import Namespace
-from repl_sandbox.worker.variables.final_answers import FinalAnswers
-from repl_sandbox.worker.variables.printed_answers import PrintedForm, parse
+from repl_sandbox.worker.answers import FinalAnswers, PrintedForm, parse
+from repl_sandbox.worker.evaluation import CellRun, run_cell
+from repl_sandbox.worker.namespace import Namespace
 
 
 class Session:
@@ -224,7 +223,6 @@ class Number(enum.IntEnum):
         (object(), None),
         ({1, "mixed"}, ["mixed", 1]),
     ],
-    ids=repr,
 )
 def test_a_value_is_sent_as_json_carries_it_and_the_text_is_kept(session, given, value):
     session.namespace.globals["x"] = given

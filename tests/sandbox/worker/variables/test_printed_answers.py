@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import builtins
+
 import pytest
+
+from repl_sandbox.worker.answers import HOOK
 
 # ── printed forms ────────────────────────────────────────────────────────────────────────────────
 
@@ -63,10 +67,11 @@ def test_a_printed_form_is_evaluated_once_and_unchanged(run, forms, capsys):
     assert capsys.readouterr().out == "FINAL(5)\n"
 
 
-def test_the_hook_is_no_variable_and_no_global(run, forms):
+def test_the_hook_is_no_variable_and_no_builtin(run, forms):
     forms("print('FINAL(1)')")
     assert list(run.namespace.variables()) == []
-    assert not [name for name in run.namespace.globals if "print" in name]
+    assert HOOK not in vars(builtins)
+    assert all(map(str.isidentifier, vars(builtins)))
 
 
 def test_without_a_callback_the_cell_runs_as_it_is(run, capsys):

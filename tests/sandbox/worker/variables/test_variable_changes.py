@@ -11,8 +11,8 @@ import weakref
 import pytest
 
 from repl_sandbox.types import MORE_CHANGES
-from repl_sandbox.worker.cell.cell_evaluation import run_cell
-from repl_sandbox.worker.variables.variable_changes import MAX_CHANGES, VariableChanges
+from repl_sandbox.worker.evaluation import run_cell
+from repl_sandbox.worker.variables import MAX_CHANGES, VariableChanges
 
 
 @pytest.fixture
@@ -182,8 +182,8 @@ def test_tracking_a_variable_keeps_no_value_alive(namespace, changes):
         pass
 
     value = Value()
-    value.inner = Value()
-    alive = [weakref.ref(value), weakref.ref(value.inner)]
+    value.inner = Value()  # type: ignore[attr-defined]
+    alive = [weakref.ref(value), weakref.ref(value.inner)]  # type: ignore[attr-defined]
     namespace.globals["x"] = value
     namespace.globals["items"] = [value, {value: value}, (value,)]
     changes.since_last()

@@ -1,4 +1,4 @@
-// The episode as a recording that `repl_env.storage.recordings.Recording.from_json` reads. Cells that
+// The episode as a recording that `repl_env.env.recordings.Recording.from_json` reads. Cells that
 // were undone are left out, so that a replay ends in the same state.
 
 import { save } from "./server_api.js";

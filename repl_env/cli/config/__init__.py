@@ -1,1 +1,0 @@
-"""Options of all commands from a configuration file."""

@@ -1,1 +1,0 @@
-"""How busy sessions are slowed down: CPU credit, scheduler slices, a throttle for fork bombs."""

@@ -1,1 +1,0 @@
-"""Limits on what all processes of a session use together: control groups, and a watchdog."""

@@ -1,0 +1,198 @@
+"""`repl-env serve` and `repl-env keys`: the commands of a server."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import logging
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from repl_env.cli.main import give_up_stdout
+from repl_env.cli.options import ExitStatus, opening, with_option_groups
+from repl_env.common.files import refusal
+
+from .auth import VARIABLE, APIKeys, named, new_key
+from .cli_options import ServeOptions, option_error, settings_of
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+    from .manager import SessionManager
+    from .serving import Server
+    from .settings import Settings
+
+
+# `repl-env keys`: create an API key.
+
+
+def keys(
+    name: Annotated[
+        str, typer.Argument(help="Name of the key's user, which quotas and logs refer to.")
+    ],
+    file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Key file to add the key to; created if missing."),
+    ] = None,
+) -> None:
+    """Create an API key and print it once; only its hash is stored."""
+    try:
+        key, line = new_key(name)
+        if file is not None:
+            append(file, name, line)
+    except OSError as error:
+        raise typer.BadParameter(f"{file}: {error.strerror}", param_hint="--file") from None
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    typer.echo(key)
+    where = (
+        f"added to {file}" if file is not None else f"add this line to a key file, or to {VARIABLE}"
+    )
+    typer.echo(f"{line}\n^ {where}; the key above is not shown again.", err=True)
+
+
+def append(file: Path, name: str, line: str) -> None:
+    """Append `line` to the key file.
+
+    Raises:
+        ValueError: the file has an invalid line, or a key with this name.
+        OSError: the file cannot be read or written.
+    """
+    # The file is the tenant's alone: who can write to it can let anybody in.
+    fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK, 0o600)
+    if (refused := refusal(file, os.fstat(fd).st_mode)) is not None:
+        os.close(fd)
+        raise refused
+    with open(fd, "r+", encoding="utf-8") as opened, named(file):
+        # Of two concurrent commands, the second sees the name that the first one added.
+        fcntl.flock(opened, fcntl.LOCK_EX)
+        text = opened.read().removeprefix("\ufeff")
+        APIKeys.parse([*text.splitlines(), line], str(file))
+        opened.write(line + "\n" if text.endswith("\n") or not text else f"\n{line}\n")
+
+
+# `repl-env serve`: serve environments on a port.
+
+# File descriptors of a session: pipes and sockets.
+_FILES = 8
+
+
+def _check_libraries() -> None:
+    """Exit with the command to install the extra, if it is missing."""
+    try:
+        from . import app, serving  # noqa: F401
+    except ImportError as error:
+        remedy = "install it with: pip install 'repl-env[server]'"
+        typer.echo(f"repl-env serve: {error}. {remedy}", err=True)
+        raise typer.Exit(ExitStatus.FAILED) from error
+
+
+def _check_room(files: int, settings: Settings) -> None:
+    needed = _FILES * settings.max_sessions + settings.connections
+    if files < needed:
+        typer.echo(
+            f"repl-env: --max-sessions and --connections may need {needed} open files,"
+            f" but the limit is {files} (ulimit -n)",
+            err=True,
+        )
+
+
+def _accepting_confined(settings: Settings) -> str:
+    """This command with the options that accept tier confined."""
+    isolation = [] if settings.isolation == "auto" else ["--isolation", "confined"]
+    return shlex.join(["repl-env", *sys.argv[1:], *isolation, "--require", "confined"])
+
+
+def _prepare(manager: SessionManager, options: ServeOptions) -> None:
+    from repl_sandbox.errors import SandboxError
+
+    try:
+        manager.prepare()
+    except SandboxError as error:
+        if str(error).startswith("python: "):  # it cannot be started
+            raise option_error(error, options.values) from error
+        raise
+
+
+def _print_url(url: str) -> None:
+    """Print the URL; the log has it too, if nobody reads standard output."""
+    try:
+        typer.echo(f"repl-env serves on {url}")
+    except OSError:
+        give_up_stdout()
+
+
+class _ListenErrors(logging.Filter):
+    """Keeps the error of an address that cannot be listened on, which uvicorn only logs."""
+
+    error: OSError | None = None
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if not isinstance(record.msg, OSError):
+            return True
+        self.error = record.msg
+        return False
+
+
+def _run(server: Server) -> None:
+    errors, uvicorn = _ListenErrors(), logging.getLogger("uvicorn.error")
+    uvicorn.addFilter(errors)
+    try:
+        server.run()
+    except SystemExit as error:
+        # Uvicorn's exit status would mean that an isolation tier is unavailable.
+        typer.echo(f"repl-env: the server {_failure(server, errors.error)}", err=True)
+        raise typer.Exit(ExitStatus.FAILED) from error
+    finally:
+        uvicorn.removeFilter(errors)
+
+
+def _failure(server: Server, error: OSError | None) -> str:
+    if server.started:
+        return "failed to stop; the log above says why"
+    if error is None:
+        return "failed to start; the log above says why"
+    # asyncio's text repeats the address. A name that does not resolve has a number of its own.
+    number = error.errno or 0
+    reason = os.strerror(number) if number in errno.errorcode else error.strerror or str(error)
+    address = f"{server.config.host}:{server.config.port}"
+    return f"cannot listen on {address}: {reason}; --host and --port choose another address"
+
+
+@with_option_groups
+def serve(options: ServeOptions) -> None:
+    """Serve environments over WebSockets and HTTP.
+
+    Each option has an environment variable, such as REPL_ENV_MAX_SESSIONS for --max-sessions.
+    Exit status 2: invalid option, or missing keys. 3: the isolation tier is unavailable.
+    """
+    _check_libraries()
+    from .serving import freeze_gc, hide_memory, raise_open_files, server
+    from .telemetry import written_to
+
+    app = _app(options)
+    manager: SessionManager = app.state.manager
+    _check_room(raise_open_files(), manager.settings)
+    with opening(_accepting_confined(manager.settings)):
+        _prepare(manager, options)
+    hide_memory()
+    freeze_gc()
+    with written_to(sys.stderr, contents=manager.settings.log_contents):
+        _run(server(app, _print_url))
+
+
+def _app(options: ServeOptions) -> FastAPI:
+    from .app import create_app
+
+    try:
+        return create_app(settings_of(options))
+    except OSError as error:
+        message = f"{str(options.access.api_keys)!r}: {error.strerror}"
+        raise typer.BadParameter(message, param_hint="--api-keys") from error
+    except ValueError as error:
+        raise option_error(error, options.values) from error

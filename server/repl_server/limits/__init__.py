@@ -1,1 +1,0 @@
-"""Limits, in bytes and seconds, on connections and partly received requests."""

@@ -1,1 +1,0 @@
-"""HTTP and WebSocket front ends, and the configuration of uvicorn."""
