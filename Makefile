@@ -160,7 +160,7 @@ lock: $(LOCK)/.ready           ## requirements.lock, its part for Spaces and doc
 		--custom-compile-command 'make lock' --output-file requirements.lock
 	$(LOCK)/bin/uv pip compile pyproject.toml --extra server --constraint requirements.lock --universal \
 		--python-version 3.11 --generate-hashes --quiet --no-config --custom-compile-command 'make lock' \
-		--output-file repl_env/integrations/hf_space/files/requirements.lock
+		--output-file repl_env/integrations/space_files/requirements.lock
 	$(LOCK)/bin/uv pip compile docker/session.in --constraint requirements.lock --universal \
 		--python-version 3.11 --generate-hashes --upgrade --quiet --no-config \
 		--custom-compile-command 'make lock' --output-file docker/session.lock

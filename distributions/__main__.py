@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from repl_env.integrations.hf_space.native_libraries import SPACES
+from repl_env.integrations.space import SPACES
 from repl_sandbox.native.build import ZIG
 
 from .building import ROOT, build, build_wheels, unpack

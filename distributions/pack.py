@@ -3,6 +3,6 @@
 import sys
 from pathlib import Path
 
-from repl_env.integrations.hf_space.wheel_packer import pack_wheel
+from repl_env.integrations.space import pack_wheel
 
 pack_wheel(Path(sys.argv[1]))

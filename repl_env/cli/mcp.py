@@ -90,7 +90,7 @@ def _longest(timeout: float, given: float | None) -> float:
 def _check_library() -> None:
     """Exit with the command to install the SDK, if it is missing or too old."""
     try:
-        from repl_env.integrations.mcp import mcp_server, stdio_transport, tool_calls  # noqa: F401
+        from repl_env.integrations import mcp, mcp_stdio  # noqa: F401
     except ImportError as error:
         remedy = "pip install 'repl-env[mcp]' has what it needs"
         typer.echo(f"repl-env mcp: {error}. {remedy}", err=True)
@@ -119,9 +119,8 @@ async def _serve(
     """Serve one client until it leaves, and return whether Ctrl-C ended it."""
     import anyio
 
-    from repl_env.integrations.mcp.mcp_server import server
-    from repl_env.integrations.mcp.stdio_transport import serve, standard_streams
-    from repl_env.integrations.mcp.tool_calls import EnvironmentToolSession, ToolCalls
+    from repl_env.integrations.mcp import EnvironmentToolSession, ToolCalls, server
+    from repl_env.integrations.mcp_stdio import serve, standard_streams
 
     stop, signals = anyio.Event(), list[signal.Signals]()
 
@@ -146,7 +145,7 @@ async def _serve(
 
 def _instructions(environment: REPLEnvironment, memory: str) -> str:
     """Return the instructions that the client gives its model."""
-    from repl_env.integrations.mcp.mcp_server import instructions
+    from repl_env.integrations.mcp import instructions
 
     tier = environment.session.isolation.tier
     parts = [part for part in environment.contexts if part.length]

@@ -18,9 +18,8 @@ from repl_env.cli.options import AsJSON, ExitStatus, with_option_groups
 from repl_env.common.files import read_regular_text
 
 if TYPE_CHECKING:
-    from repl_env.integrations.hf_space.hub_push import Pushed
-    from repl_env.integrations.hf_space.space_config import SpaceConfig
-    from repl_env.integrations.hf_space.space_contents import Files
+    from repl_env.integrations.space import Files, SpaceConfig
+    from repl_env.integrations.space_push import Pushed
 
 
 # Options of a Space to be made, and errors of making one.
@@ -62,7 +61,7 @@ class SpaceOptions:
         Raises:
             typer.BadParameter: naming the option with a wrong value.
         """
-        from repl_env.integrations.hf_space.space_config import SpaceConfig
+        from repl_env.integrations.space import SpaceConfig
 
         given = {**asdict(self), "repo": repo}
         try:
@@ -74,7 +73,7 @@ class SpaceOptions:
 @contextmanager
 def failures_reported() -> Iterator[None]:
     """Turn a Space or a wheel that cannot be made into a message and a status."""
-    from repl_env.integrations.hf_space.wheel_packer import PackingError
+    from repl_env.integrations.space import PackingError
 
     try:
         yield
@@ -106,7 +105,7 @@ def make(
     as_json: AsJSON = False,
 ) -> None:
     """Write a complete Space: a server with the installed version of repl-env in a wheel."""
-    from repl_env.integrations.hf_space.space_folder import make_space
+    from repl_env.integrations.space import make_space
 
     plan = space.config(repo)
     if folder.exists() and not folder.is_dir():
@@ -246,8 +245,7 @@ def _lines(file: Path) -> str:
 
 def _files(folder: Path | None, plan: SpaceConfig) -> Files:
     """Return the files of `folder`, or of a new Space."""
-    from repl_env.integrations.hf_space.space_contents import space_files
-    from repl_env.integrations.hf_space.space_folder import read_space
+    from repl_env.integrations.space import read_space, space_files
 
     with failures_reported():
         if folder is None:
@@ -261,7 +259,7 @@ def _files(folder: Path | None, plan: SpaceConfig) -> Files:
 def _pushed(
     files: Files, repo: str, *, token: str, private: bool, keys: str | None, replace: bool
 ) -> Pushed:
-    from repl_env.integrations.hf_space.hub_push import PushError, push_space
+    from repl_env.integrations.space_push import PushError, push_space
 
     try:
         return push_space(
@@ -287,7 +285,7 @@ def wheel(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder for the wheel.")],
 ) -> None:
     """Write the wheel of openenv-repl-env: the installed version, named as AutoEnv finds it."""
-    from repl_env.integrations.hf_space.wheel_packer import pack_wheel
+    from repl_env.integrations.space import pack_wheel
 
     with failures_reported():
         typer.echo(pack_wheel(folder))

@@ -16,7 +16,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_REQUEST, PARSE_ERROR, UNSUPPORTED_PROTOCOL_VERSION, RequestId
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
-from repl_env.integrations.mcp.mcp_messages import BadMessage
+from repl_env.integrations.mcp import BadMessage
 
 from .manager import SessionManager
 from .mcp_tools import (

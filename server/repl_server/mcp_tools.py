@@ -28,9 +28,15 @@ from pydantic import ValidationError
 
 from repl_env.episode.effects import OnOutput
 from repl_env.errors import EpisodeAborted, EpisodeDone, NotReset
-from repl_env.integrations.mcp.mcp_messages import BadMessage, message_of, parse
-from repl_env.integrations.mcp.mcp_server import instructions, server
-from repl_env.integrations.mcp.tool_calls import LONGEST_CELL_S, ToolCalls
+from repl_env.integrations.mcp import (
+    LONGEST_CELL_S,
+    BadMessage,
+    ToolCalls,
+    instructions,
+    message_of,
+    parse,
+    server,
+)
 from repl_env.models import REPLAction, REPLObservation
 
 from .environments import EnvironmentAdapter
@@ -156,7 +162,7 @@ class SessionTools:
 
 
 class _SessionPlayer:
-    """A session as a `ToolSession` of `repl_env.integrations.mcp.tool_calls`."""
+    """A session as a `ToolSession` of `repl_env.integrations.mcp`."""
 
     def __init__(self, session: ServerSession, adapter: EnvironmentAdapter) -> None:
         # Weak: the tool server keeps these tools by their session, for as long as the session

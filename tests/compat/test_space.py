@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 import repl_env
-from repl_env.integrations.hf_space.space_config import SpaceConfig
-from repl_env.integrations.hf_space.space_folder import make_space
+from repl_env.integrations.space import SpaceConfig, make_space
 from tests.compat.environments import ADAPTED, NEWEST, run, told, wanted
 from tests.space.hub import TOKEN, Hub
 

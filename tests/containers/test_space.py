@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from repl_env.integrations.hf_space.space_config import SpaceConfig
-from repl_env.integrations.hf_space.space_folder import make_space
+from repl_env.integrations.space import SpaceConfig, make_space
 from tests.containers import built
 from tests.containers.built import Engine
 from tests.containers.ready import IMAGE

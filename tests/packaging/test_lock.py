@@ -16,7 +16,7 @@ from distributions.locks import constraints, entries, needed
 
 ROOT = Path(__file__).parents[2]
 LOCK = ROOT / "requirements.lock"
-SPACE_LOCK = ROOT / "repl_env" / "integrations" / "hf_space" / "files" / "requirements.lock"
+SPACE_LOCK = ROOT / "repl_env" / "integrations" / "space_files" / "requirements.lock"
 SESSION_LOCK = ROOT / "docker" / "session.lock"
 LOCKS = [LOCK, SESSION_LOCK, SPACE_LOCK]
 EXTRAS = ("openai", "hf", "server", "mcp")  # `server` names `mcp`

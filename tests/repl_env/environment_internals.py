@@ -90,6 +90,6 @@ def context_of(data: bytes, kind: str) -> Any:
 
 def renamed_metadata(metadata: bytes) -> bytes:
     """The metadata of this distribution as the wheel of a Space has it."""
-    from repl_env.integrations.hf_space import wheel_packer
+    from repl_env.integrations import space
 
-    return wheel_packer._renamed(metadata)
+    return space._renamed(metadata)

@@ -16,8 +16,7 @@ import yaml
 
 import repl_env
 from repl_env.cli.main import build
-from repl_env.integrations.hf_space.space_config import SpaceConfig
-from repl_env.integrations.hf_space.space_folder import make_space
+from repl_env.integrations.space import SpaceConfig, make_space
 from repl_server.auth import TrustedProxies
 from repl_server.cli_options import of_variables
 from tests.repl_env.cli.calls import Call, caller
@@ -203,4 +202,4 @@ def test_the_wheel_holds_what_makes_the_next_space(tmp_path: Path) -> None:
     with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as archive:
         names = set(archive.namelist())
 
-    assert {"repl_env/integrations/hf_space/files/Dockerfile.in", "repl_env/openenv.yaml"} <= names
+    assert {"repl_env/integrations/space_files/Dockerfile.in", "repl_env/openenv.yaml"} <= names

@@ -13,9 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from repl_env.integrations.hf_space.credential_scan import credential_in
-from repl_env.integrations.hf_space.space_config import SpaceConfig
-from repl_env.integrations.hf_space.space_folder import make_space
+from repl_env.integrations.space import SpaceConfig, make_space
+from repl_env.integrations.space_push import credential_in
 from tests.repl_env.cli.calls import Call, caller
 from tests.space.hub import TOKEN, Hub, Space
 

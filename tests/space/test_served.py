@@ -20,8 +20,7 @@ from pathlib import Path
 import pytest
 
 from repl_env import AuthenticationFailed, REPLEnv, __version__
-from repl_env.integrations.hf_space.space_config import SpaceConfig
-from repl_env.integrations.hf_space.space_folder import make_space
+from repl_env.integrations.space import SpaceConfig, make_space
 from repl_server.auth import new_key
 from tests.space.image import Image
 from tests.waiting import PATIENCE

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import repl_env
-from repl_env.integrations.hf_space import wheel_packer as packing
-from repl_env.integrations.hf_space.wheel_packer import PackingError, pack_wheel
+from repl_env.integrations import space as packing
+from repl_env.integrations.space import PackingError, pack_wheel
 from repl_sandbox.native import build as native
 from repl_sandbox.native import library
 from tests.repl_env.environment_internals import renamed_metadata
@@ -145,7 +145,7 @@ def test_an_installed_package_repacks_itself(packed: Path, tmp_path: Path) -> No
     program = (
         "import sys; sys.path[:0] = [sys.argv[1]]\n"
         "from pathlib import Path\n"
-        "import repl_env.integrations.hf_space.wheel_packer as packing\n"
+        "import repl_env.integrations.space as packing\n"
         "assert packing.__file__.startswith(sys.argv[1])\n"
         "packing._SOURCES = ('openenv-repl-env',)\n"
         "print(packing.pack_wheel(Path(sys.argv[2])))\n"

@@ -11,10 +11,14 @@ from mcp.shared.exceptions import MCPError
 
 from repl_env.env.environment import REPLEnvironment
 from repl_env.errors import EpisodeAborted
-from repl_env.integrations.mcp.mcp_server import server
-from repl_env.integrations.mcp.output_notifications import MAX_CHARACTERS, reporting
-from repl_env.integrations.mcp.tool_calls import EnvironmentToolSession, ToolCalls
-from repl_env.integrations.mcp.tool_results import result_of_cell
+from repl_env.integrations.mcp import (
+    MAX_CHARACTERS,
+    EnvironmentToolSession,
+    ToolCalls,
+    reporting,
+    server,
+)
+from repl_env.integrations.mcp_tools import result_of_cell
 
 
 class Failing:
@@ -43,7 +47,7 @@ def text(result):
 
 @pytest.mark.parametrize("kind", [RuntimeError, ValueError, OSError])
 async def test_an_infrastructure_error_is_an_error_that_refers_to_the_log(caplog, kind):
-    with caplog.at_level(logging.CRITICAL, logger="repl_env.integrations.mcp.mcp_server"):
+    with caplog.at_level(logging.CRITICAL, logger="repl_env.integrations.mcp"):
         async with client(Failing(kind("/secret/path"))) as asking:
             with pytest.raises(MCPError) as raised:
                 await asking.call_tool("execute", {"code": "1"})

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from mcp_types import JSONRPCMessage, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 
 from repl_env.common.values import MAX_DEPTH
-from repl_env.integrations.mcp.mcp_messages import BadMessage, parse
-from repl_env.integrations.mcp.stdio_transport import StdioLines
+from repl_env.integrations.mcp import BadMessage, parse
+from repl_env.integrations.mcp_stdio import StdioLines
 
 
 def nested(depth):

@@ -11,9 +11,8 @@ from mcp import Client
 from mcp.shared.exceptions import MCPError
 
 from repl_env.env.environment import REPLEnvironment
-from repl_env.integrations.mcp import workspace_resources
-from repl_env.integrations.mcp.mcp_server import server
-from repl_env.integrations.mcp.tool_calls import EnvironmentToolSession, ToolCalls
+from repl_env.integrations import mcp
+from repl_env.integrations.mcp import EnvironmentToolSession, ToolCalls, server
 
 CODE = r"""
 import os
@@ -82,7 +81,7 @@ async def test_nothing_else_is_read(sandbox) -> None:
 
 
 async def test_a_long_list_has_pages(sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workspace_resources, "PAGE", 4)
+    monkeypatch.setattr(mcp, "PAGE", 4)
     async with client(sandbox) as asking:
         await asking.call_tool("execute", {"code": "for n in range(9): open(f'{n}', 'w').close()"})
         names, cursor, pages = [], None, 0

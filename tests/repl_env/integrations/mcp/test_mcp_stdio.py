@@ -8,9 +8,8 @@ import os
 import anyio
 import pytest
 
-from repl_env.integrations.mcp.mcp_server import server
-from repl_env.integrations.mcp.stdio_transport import serve
-from repl_env.integrations.mcp.tool_calls import ToolCalls
+from repl_env.integrations.mcp import ToolCalls, server
+from repl_env.integrations.mcp_stdio import serve
 
 HELLO = {
     "jsonrpc": "2.0",

@@ -27,7 +27,7 @@ from mcp_types import (
     RequestId,
 )
 
-from repl_env.integrations.mcp.mcp_messages import BadMessage, parse
+from repl_env.integrations.mcp import BadMessage, parse
 
 # Of one line. A context may come in one; what is longer goes by --context, or by files.
 MAX_LINE = 128 << 20
