@@ -1,4 +1,4 @@
-"""The tools by which a model works in a session, `execute`, `reset`, `submit_answer`; their results.
+"""The tools by which a model works in a session: `execute`, `reset` and `submit_answer`.
 
 `repl_env.integrations.mcp` runs the calls.
 """

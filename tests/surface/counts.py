@@ -19,7 +19,7 @@ PACKAGES = {
 }
 # Modules at OpenEnv's paths, and classes with OpenEnv's names on OpenEnv's base classes.
 OPENENV = {
-    "local.py", "models.py", "interfaces.py", "prompts.py", "recursive_backends.py",
+    "local.py", "models.py", "interfaces.py", "openenv.py", "integrations/openenv.py", "prompts.py", "recursive_backends.py",
     "recursive_controller.py", "rubrics.py", "runner.py",
     *(f"server/{name}.py" for name in ("app", "python_executor", "repl_environment")),
 }  # fmt: skip
@@ -79,8 +79,7 @@ def _counted(root: Path) -> list[Path]:
 
 def repeated_classes(root: Path) -> list[str]:
     """Return the names that several classes of a package have."""
-    files = [file for file in _counted(root) if file.parent.name != "openenv"]
-    nodes = (node for file in files for node in _tree(file).body)
+    nodes = (node for file in _counted(root) for node in _tree(file).body)
     names = Counter(node.name for node in nodes if isinstance(node, ast.ClassDef))
     return sorted(name for name, times in names.items() if times > 1)
 

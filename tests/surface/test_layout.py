@@ -11,14 +11,15 @@ import pytest
 from tests.surface.counts import PACKAGES, modules, repeated_classes
 from tests.surface.names import ROOT
 
-# Ceilings that only fall; the goal is 240 files in all. Above that are integrations, a folder for
-# each library, and the descriptors over a stream of `zygote/stream`.
-MAX_FILES = {"repl_sandbox": 118, "repl_env": 186, "repl_server": 33}
-NOT_YET = ("repl_env/integrations/", "sandbox/repl_sandbox/zygote/stream/")
+# Ceilings that only fall; the goal is 240 files in all. Above that are
+# the descriptors over a stream of `zygote/stream`.
+MAX_FILES = {"repl_sandbox": 118, "repl_env": 146, "repl_server": 33}
+NOT_YET = ("sandbox/repl_sandbox/zygote/stream/",)
 # Folders of fewer than five files, with the reason.
 SMALL = {
     "repl_env/display": "beside it `web/`, static files",
     "repl_env/evaluation": "a public package",
+    "repl_env/integrations/space_files": "most of the files of a Space are no Python",
     "repl_env/parsing": "a public package",
     "repl_env/server": "OpenEnv's own path",
     "sandbox/repl_sandbox/native": "beside C files",

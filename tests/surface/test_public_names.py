@@ -102,10 +102,11 @@ def test_annotations_of_a_public_class_are_evaluated_where_it_is_defined() -> No
 def test_each_integration_that_exports_names_is_listed() -> None:
     folder = PACKAGES["repl_env"] / "integrations"
     exporting = {
-        f"repl_env.integrations.{file.parent.name}"
-        for file in folder.glob("*/__init__.py")
-        if "__all__ = " in file.read_text(encoding="utf-8")
+        "repl_env.integrations." + ".".join(file.relative_to(folder).with_suffix("").parts)
+        for file in folder.rglob("*.py")
+        if "space_files" not in file.parts and "__all__ = " in file.read_text(encoding="utf-8")
     }
+    exporting = {name.removesuffix(".__init__") for name in exporting}
     assert exporting
     assert exporting <= set(SURFACE)
 

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from repl_env.integrations.torchrl.torchrl_imports import needing_torchrl
+from repl_env.common.lazy_imports import lazy_exports
+from repl_env.integrations import needing
 
 if TYPE_CHECKING:
-    from repl_env.integrations.torchrl.chat.chat_env import DatasetREPLChatEnv, REPLChatEnv
-    from repl_env.integrations.torchrl.chat.task_primer import TaskPrimer
+    from repl_env.integrations.torchrl.chat import DatasetREPLChatEnv, REPLChatEnv
+    from repl_env.integrations.torchrl.chat_tasks import TaskPrimer
+    from repl_env.integrations.torchrl.datasets import log_masked_share
     from repl_env.integrations.torchrl.mlgym import (
         ConditionalSkip,
         EvaluationOutputParser,
@@ -28,11 +30,10 @@ if TYPE_CHECKING:
         get_args,
         make_mlgym,
     )
-    from repl_env.integrations.torchrl.reward_signals import log_masked_share
-    from repl_env.integrations.torchrl.tool_transform import REPLToolTransform
+    from repl_env.integrations.torchrl.tools import REPLToolTransform
 
 _NAMES_BY_MODULE = {
-    "repl_env.integrations.torchrl.chat.chat_env": ("DatasetREPLChatEnv", "REPLChatEnv"),
+    "repl_env.integrations.torchrl.chat": ("DatasetREPLChatEnv", "REPLChatEnv"),
     "repl_env.integrations.torchrl.mlgym": (
         "ConditionalSkip",
         "EvaluationOutputParser",
@@ -49,9 +50,9 @@ _NAMES_BY_MODULE = {
         "get_args",
         "make_mlgym",
     ),
-    "repl_env.integrations.torchrl.chat.task_primer": ("TaskPrimer",),
-    "repl_env.integrations.torchrl.reward_signals": ("log_masked_share",),
-    "repl_env.integrations.torchrl.tool_transform": ("REPLToolTransform",),
+    "repl_env.integrations.torchrl.chat_tasks": ("TaskPrimer",),
+    "repl_env.integrations.torchrl.datasets": ("log_masked_share",),
+    "repl_env.integrations.torchrl.tools": ("REPLToolTransform",),
 }
 
 __all__ = [
@@ -76,4 +77,14 @@ __all__ = [
     "make_mlgym",
 ]
 
-__getattr__, __dir__ = needing_torchrl(__name__, _NAMES_BY_MODULE)
+# How to install what the modules import, and the libraries themselves.
+TORCHRL = (
+    "TorchRL: pip install 'repl-env[torchrl]'", "torch", "torchrl", "tensordict", "gymnasium",
+)  # fmt: skip
+
+_load, __dir__ = lazy_exports(__name__, _NAMES_BY_MODULE)
+
+
+def __getattr__(name: str) -> object:
+    with needing(*TORCHRL):
+        return _load(name)

@@ -18,8 +18,8 @@ from torchrl.modules.llm.policies import ChatHistory
 
 from examples.torchrl_chat import tiny_tokenizer
 from repl_env.integrations.torchrl import REPLChatEnv
-from repl_env.integrations.torchrl.chat import chat_prompts as prompts_module
-from repl_env.integrations.torchrl.chat.chat_history import entries_of
+from repl_env.integrations.torchrl import prompts as prompts_module
+from repl_env.integrations.torchrl.prompts import entries_of
 from repl_env.rubrics import Rubric
 from tests.internals import session_links
 from tests.torchrl.chat.chat_batches import ASKED, IGNORED, TWO, batch

@@ -26,7 +26,7 @@ from repl_env.integrations.torchrl.mlgym import (
     TemplateTransform,
     get_args,
 )
-from repl_env.integrations.torchrl.mlgym.command_files import read_command_files
+from repl_env.integrations.torchrl.mlgym_config import read_command_files
 
 
 @dataclass

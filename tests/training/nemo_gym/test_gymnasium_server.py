@@ -48,11 +48,11 @@ def server_class(monkeypatch):
     base.extract_text = extract_text  # type: ignore[attr-defined]
     for module in (ModuleType("resources_servers"), package, base):
         monkeypatch.setitem(sys.modules, module.__name__, module)
-    ours = "repl_env.integrations.nemo_gym.gymnasium_server"
+    ours = "repl_env.integrations.nemo_gym"
     monkeypatch.delitem(sys.modules, ours, raising=False)
-    from repl_env.integrations.nemo_gym import gymnasium_server
+    from repl_env.integrations import nemo_gym
 
-    yield gymnasium_server.REPLGymnasiumServer
+    yield nemo_gym.REPLGymnasiumServer
     sys.modules.pop(ours, None)
 
 

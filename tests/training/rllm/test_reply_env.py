@@ -49,11 +49,11 @@ def env_class(monkeypatch):
     base = ModuleType("rllm.environments.base.base_env")
     base.BaseEnv = BaseEnv  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, base.__name__, base)
-    monkeypatch.delitem(sys.modules, "repl_env.integrations.rllm.reply_env", raising=False)
-    from repl_env.integrations.rllm import reply_env
+    monkeypatch.delitem(sys.modules, "repl_env.integrations.rllm", raising=False)
+    from repl_env.integrations import rllm
 
-    yield reply_env.REPLReplyEnv
-    sys.modules.pop("repl_env.integrations.rllm.reply_env", None)
+    yield rllm.REPLReplyEnv
+    sys.modules.pop("repl_env.integrations.rllm", None)
 
 
 ROW = {"question": "How many words?", "context": "a b c", "ground_truth": "3", "max_turns": 3}

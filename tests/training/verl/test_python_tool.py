@@ -22,7 +22,7 @@ ROW = {"create_kwargs": {"context": "a b c", "ground_truth": "3"}}
 @pytest.fixture
 def tool(tmp_path):
     path = tmp_path / "tools.yaml"
-    name = "repl_env.integrations.verl.python_tool.REPLTool"
+    name = "repl_env.integrations.verl.REPLTool"
     config = {"tools": [{"class_name": name, "config": {"type": "native"}}]}
     OmegaConf.save(OmegaConf.create(config), path)
     (tool,) = initialize_tools_from_config(str(path))

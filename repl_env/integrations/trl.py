@@ -1,0 +1,556 @@
+"""TRL: an environment class, a rollout function, masked rewards and a template of fenced cells.
+
+Needs `pip install 'repl-env[trl]'`. Only `REPLGRPOTrainer` imports TRL, when it is first used.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import time
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from repl_env.common.lazy_imports import lazy_exports
+from repl_env.common.threads import ThreadPool
+from repl_env.env.async_episode import Result
+from repl_env.env.rows import EpisodeRows, RowResult, escaped, message_of, template_tokens
+from repl_env.errors import EpisodeAborted
+from repl_env.integrations.trl_templates import BetweenReplies, use_fences
+from repl_env.local import LocalREPLEnv
+from repl_env.models import REPLAction, action_of
+from repl_sandbox.errors import SandboxError
+
+if TYPE_CHECKING:
+    from repl_env.integrations.trl_trainer import REPLGRPOTrainer
+
+__all__ = [
+    "REPLGRPOTrainer",
+    "REPLToolEnv",
+    "Rollouts",
+    "episode_reward",
+    "masked_rewards",
+    "rollout_func",
+    "use_fences",
+]
+
+__getattr__, __dir__ = lazy_exports(
+    __name__, {"repl_env.integrations.trl_trainer": ["REPLGRPOTrainer"]}
+)
+
+# Rows of a dataset as the arguments of resets.
+
+# Arguments of a reset that a dataset may have a column for. Keys of models are none.
+ARGUMENTS = (
+    "context", "contexts", "files", "task_prompt", "expected_answer", "answer_schema",
+    "max_iterations", "seed", "episode_id",
+)  # fmt: skip
+
+
+def columns_of(given: Mapping[str, str] | None) -> dict[str, str]:
+    """The argument of a reset that each column is for: `given`, besides those of their own name.
+
+    Raises:
+        TypeError, ValueError: naming the argument `columns`.
+    """
+    if not isinstance(given, Mapping | None):
+        raise TypeError(f"columns must be a mapping, not {type(given).__name__}")
+    columns = dict(given or {})
+    for column, argument in columns.items():
+        if argument not in ARGUMENTS:
+            names = ", ".join(ARGUMENTS)
+            raise ValueError(f"columns: {column!r} is for {argument!r}, which is none of {names}")
+    renamed = set(columns.values())
+    return columns | {
+        name: name for name in ARGUMENTS if name not in renamed and name not in columns
+    }
+
+
+def request_of(row: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, Any]:
+    """The arguments of the reset for one row. A column that is None is not given.
+
+    A dataset has one set of columns, so that a `contexts` or `files` of several rows has a key for
+    each name that any of the rows has; the keys without a value are left out.
+    """
+    request = {
+        argument: value
+        for column, argument in columns.items()
+        if (value := row.get(column)) is not None
+    }
+    for name in ("contexts", "files"):
+        if isinstance(request.get(name), Mapping):
+            request[name] = {k: v for k, v in request[name].items() if v is not None}
+    return request
+
+
+# `REPLToolEnv`: an episode as TRL's `environment_factory` wants it.
+
+# Sessions open while the model writes; on two cores more threads than these bring nothing.
+_openers = ThreadPool(8, "repl-trl-open")
+
+_LOST = "The session was lost. This episode will not be scored."
+_OVER = "The episode is over."
+
+
+class REPLToolEnv:
+    """A session whose tools are `python(code)` and `submit(answer)`, for one rollout at a time.
+
+    ```python
+    trainer = GRPOTrainer(model, environment_factory=REPLToolEnv, train_dataset=dataset, ...)
+    ```
+    TRL makes as many as a batch has rollouts, resets each with the columns of its row and reads
+    `get_reward` at the end. For arguments, `functools.partial(REPLToolEnv, max_iterations=4)`.
+
+    Args:
+        columns: arguments of the reset by the names of columns: {"answer": "expected_answer"}.
+            Columns that are named as an argument need no entry.
+        max_iterations: cells of an episode, where no column says it.
+        timeout_s: seconds of execution for one cell; None: the sandbox's limit.
+        template_tokens: texts that must not stand in what the model is shown, beside those of
+            published chat templates:
+            `repl_env.env.rows.template_tokens(tokenizer)`.
+        arguments: those of `LocalREPLEnv`; `rubric` scores.
+
+    Raises:
+        TypeError, ValueError: naming the argument.
+    """
+
+    # TRL takes every public function of the class for a tool: all else here is private or a
+    # property.
+
+    def __init__(
+        self,
+        *,
+        columns: Mapping[str, str] | None = None,
+        max_iterations: int | None = None,
+        timeout_s: float | None = None,
+        template_tokens: Iterable[str] = (),
+        **arguments: Any,
+    ) -> None:
+        self._columns = columns_of(columns)
+        self._shared = {} if max_iterations is None else {"max_iterations": max_iterations}
+        self._timeout_s = timeout_s
+        self._tokens = frozenset(template_tokens)
+        self._env = LocalREPLEnv(**arguments)
+        self._opening: list[Future[Result]] = []  # the reset under way, if there is one
+        self._error: Exception | None = None  # a fault of the trainer's arguments
+        self._last: Result | None = None
+        self._reward = 0.0
+        self._masked = False
+        # TRL never closes an environment.
+        weakref.finalize(self, _close, self._env, self._opening)
+
+    def reset(self, **row: Any) -> None:
+        """Begin an episode with the columns of a row; the session opens in the background."""
+        self._opened()
+        self._last, self._error, self._reward, self._masked = None, None, 0.0, False
+        request = self._shared | request_of(row, self._columns)
+        env = self._env
+        self._opening.append(_openers.submit(lambda: env.reset(**request)))
+
+    def python(self, code: str) -> str:
+        """Run Python code in a session that keeps its variables, and return what it printed.
+
+        `FINAL(value)` in the code submits the answer and ends the episode.
+
+        Args:
+            code: The Python code to run.
+        """
+        return self._step(action_of(code))
+
+    def submit(self, answer: str) -> str:
+        """Submit the final answer, which ends the episode.
+
+        Args:
+            answer: The answer, as text.
+        """
+        return self._step(REPLAction(is_final=True, final_answer=answer))
+
+    def get_reward(self) -> float | None:
+        """The rewards of the episode's steps together; None after an infrastructure error.
+
+        Raises:
+            Exception: of the reset, whose columns are no arguments, or of the rubric.
+        """
+        self._opened()
+        if self._error is not None:
+            raise self._error
+        return None if self._masked else self._reward
+
+    @property
+    def masked(self) -> bool:
+        """Whether an infrastructure error touched the episode."""
+        self._opened()
+        return self._masked
+
+    @property
+    def last(self) -> Result | None:
+        """The result of the last step, or of the reset before the first one."""
+        self._opened()
+        return self._last
+
+    @property
+    def env(self) -> LocalREPLEnv:
+        """The environment below."""
+        return self._env
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise TypeError(
+            f"{type(self).__name__} holds a session and cannot be pickled; pickle the class, or "
+            "functools.partial of it"
+        )
+
+    def _opened(self) -> None:
+        """Wait for the reset under way, and keep what it came to."""
+        while self._opening:
+            self._last = self._guarded(self._opening.pop().result)
+
+    def _step(self, action: REPLAction) -> str:
+        self._opened()
+        if self._last is None:
+            return _LOST
+        if self._last.done:
+            return _OVER
+        result = self._guarded(lambda: self._env.step(action, timeout_s=self._timeout_s))
+        self._last = result
+        if result is None:
+            return _LOST
+        self._reward += result.reward or 0.0
+        self._masked = self._masked or bool((result.metadata or {}).get("mask"))
+        return escaped(message_of(result.observation), self._tokens)
+
+    def _guarded(self, act: Callable[[], Result]) -> Result | None:
+        """Return the result of `act()`, or None if it fails; `get_reward` reports the failure."""
+        try:
+            return act()
+        except (SandboxError, EpisodeAborted):
+            self._masked = True
+        # The border to TRL, which makes a message for the model of what a tool raises, and goes on.
+        except Exception as error:  # noqa: BLE001
+            self._error = error
+        return None
+
+
+def _close(env: LocalREPLEnv, opening: list[Future[Result]]) -> None:
+    for future in opening:
+        future.exception()
+    env.close()
+
+
+# Reward functions of TRL that give None for rollouts which an infrastructure error touched.
+#
+# TRL leaves a rollout out of the baseline of its group only if every reward function gives None.
+
+# Columns that `Rollouts` adds to a batch, for reward functions to read.
+REWARD_COLUMN = "episode_reward"
+MASKED_COLUMN = "episode_masked"
+
+Rewards = Sequence[float | None]
+
+
+def episode_reward(episode_reward: Rewards, **_: Any) -> list[float | None]:
+    """The rewards of episodes that a `rollout_func` of ours played; None for masked ones."""
+    return list(episode_reward)
+
+
+def log_masked_share(trainer: Any, share: float) -> None:
+    """Add the masked share of a batch to the metrics that `trainer` logs."""
+    mode = "train" if trainer.model.training else "eval"
+    trainer._metrics[mode]["masked_share"].append(share)
+
+
+def masked_rewards(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function`, a reward function of TRL, with None in the rows of masked rollouts.
+
+    ```python
+    trainer = GRPOTrainer(model, reward_funcs=[masked_rewards(brevity)], environment_factory=...)
+    ```
+    A coroutine function gives a coroutine function. The result can be pickled if `function` can.
+
+    Raises:
+        TypeError: `function` is a model, or the name of one, whose rewards TRL computes itself.
+    """
+    if not callable(function) or hasattr(function, "forward"):
+        kind = type(function).__name__
+        raise TypeError(
+            f"masked_rewards takes a function, not {kind}: wrap a function that calls the model"
+        )
+    called: Any = function
+    while isinstance(called, functools.partial):
+        called = called.func
+    waits = inspect.iscoroutinefunction(called) or inspect.iscoroutinefunction(called.__call__)
+    return _AsyncMasked(function) if waits else _Masked(function)
+
+
+class _Masked:
+    """A reward function; a class, so that it can be pickled for a process of its own."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        # TRL names the reward's column so.
+        self.__name__ = getattr(function, "__name__", type(function).__name__)
+
+    def __call__(self, **batch: Any) -> list[float | None]:
+        return _without_masked(self.function(**batch), batch)
+
+
+class _AsyncMasked(_Masked):
+    async def __call__(self, **batch: Any) -> list[float | None]:  # type: ignore[override]
+        return _without_masked(await self.function(**batch), batch)
+
+
+def _without_masked(rewards: Rewards, batch: dict[str, Any]) -> list[float | None]:
+    masked = [bool(getattr(each, "masked", False)) for each in batch.get("environments") or ()]
+    if not masked:
+        masked = list(batch.get(MASKED_COLUMN) or ())
+    if not masked:
+        return list(rewards)
+    return [
+        None if is_masked else reward for reward, is_masked in zip(rewards, masked, strict=True)
+    ]
+
+
+# `rollout_func`: all rollouts of a batch of TRL, stepped side by side.
+#
+# TRL's own loop runs the tool calls of a batch one after another, and so its resets.
+
+_opener = ThreadPool(1, "repl-trl-reset")
+
+
+def rollout_func(dataset: Iterable[Mapping[str, Any]], **arguments: Any) -> Rollouts:
+    """The rollout function for the rows of `dataset`; see `Rollouts` for the arguments."""
+    return Rollouts(dataset, **arguments)
+
+
+@dataclass(slots=True)
+class Rollout:
+    """The tokens of one rollout so far; `sampled` has a 1 for each that the policy wrote."""
+
+    prompt: list[int]
+    completion: list[int] = field(default_factory=list)
+    sampled: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    max_completion_tokens: int = 0
+    reward: float = 0.0
+    masked: bool = False
+    active: bool = True
+
+    def add(self, ids: Sequence[int], *, sampled: bool, logprobs: Sequence[float] = ()) -> None:
+        """Add tokens of the policy, or of the environment."""
+        self.completion += ids
+        self.sampled += [int(sampled)] * len(ids)
+        self.logprobs += logprobs or [0.0] * len(ids)
+
+
+class Rollouts:
+    """Plays the episodes of a batch side by side; TRL's `rollout_func`.
+
+    ```python
+    trainer = GRPOTrainer(
+        model, reward_funcs=episode_reward, rollout_func=rollout_func(dataset), ...
+    )
+    ```
+    The code blocks of a reply run in order and are one step. A rollout ends with its episode, or
+    when the next message would not fit into `max_completion_length`. The tokens of a rollout that
+    an infrastructure error touched are masked, all of them: it changes nothing in the update.
+
+    TRL tells a rollout function the prompts alone. The row of a prompt, with its context and the
+    expected answer, is looked up in `dataset`. If rows differ behind equal prompts, give the
+    last message a key of its own, as {"role": "user", "content": "...", "task": "17"}.
+
+    Args:
+        dataset: the rows that the trainer has, of training and of evaluation, with a `prompt`.
+        columns: arguments of the reset by the names of columns: {"answer": "expected_answer"}.
+        role: of messages of the environment; None: "tool" where the chat template has it.
+        max_iterations: replies of an episode, where no column says it.
+        timeout_s: seconds of execution for one code block; None: the sandbox's limit.
+        arguments: those of `LocalREPLEnv`, for every rollout; `rubric` scores.
+
+    Attributes:
+        environment_seconds: time that `__call__` has waited for resets and steps.
+        seconds: time that `__call__` has taken, generation included.
+
+    Raises:
+        TypeError, ValueError: naming the argument; two rows have one prompt and differ.
+    """
+
+    def __init__(
+        self,
+        dataset: Iterable[Mapping[str, Any]],
+        *,
+        columns: Mapping[str, str] | None = None,
+        role: str | None = None,
+        max_iterations: int | None = None,
+        timeout_s: float | None = None,
+        **arguments: Any,
+    ) -> None:
+        self._requests = _requests_of(dataset, columns_of(columns))
+        self._role = role
+        self._shared = {} if max_iterations is None else {"max_iterations": max_iterations}
+        self._timeout_s = timeout_s
+        self._arguments = arguments
+        self._rows: EpisodeRows | None = None
+        self.environment_seconds = 0.0
+        self.seconds = 0.0
+        self.__name__ = "rollout_func"
+
+    def __call__(self, prompts: list[Any], trainer: Any) -> dict[str, Any]:
+        """One rollout for each prompt, as TRL wants it, with two columns for reward functions."""
+        start = time.monotonic()
+        tokenizer = trainer._tokenizer
+        rows = self._rows_for(len(prompts), tokenizer)
+        opening = self._open(rows, prompts)
+        between = BetweenReplies(tokenizer, self._role, dict(trainer.chat_template_kwargs))
+        rollouts = [Rollout(list(ids)) for ids in trainer._tokenize_prompts(prompts)[0]]
+        for rollout in rollouts:
+            rollout.max_completion_tokens = _max_completion_tokens(trainer, rollout)
+        while any(rollout.active for rollout in rollouts):
+            replies = _write(trainer, rollouts)
+            results = self._step(rows, opening, replies)
+            for rollout, reply, result in zip(rollouts, replies, results, strict=False):
+                if result is not None:
+                    _append_feedback(rollout, result, between)
+                elif reply is not None:
+                    rollout.masked, rollout.active = True, False
+        self.seconds += time.monotonic() - start
+        log_masked_share(trainer, sum(each.masked for each in rollouts) / len(rollouts))
+        return _outputs(rollouts)
+
+    def close(self) -> None:
+        """Close all sessions. A later call opens new ones."""
+        rows, self._rows = self._rows, None
+        if rows is not None:
+            rows.close()
+
+    def _rows_for(self, n: int, tokenizer: Any) -> EpisodeRows:
+        if self._rows is None or len(self._rows) < n:
+            self.close()
+            tokens = template_tokens(tokenizer)
+            self._rows = EpisodeRows(n, template_tokens=tokens, **self._arguments)
+        return self._rows
+
+    def _open(self, rows: EpisodeRows, prompts: Sequence[Any]) -> Future[Any]:
+        """Begin the episodes, which open while the model writes."""
+        requests = [self._request(prompt) for prompt in prompts]
+        shared = self._shared
+        return _opener.submit(lambda: rows.reset(requests, only=range(len(requests)), **shared))
+
+    def _request(self, prompt: Any) -> dict[str, Any]:
+        try:
+            return self._requests[_key(prompt)]
+        except KeyError:
+            raise ValueError(f"no row of the dataset has the prompt {prompt!r:.200}") from None
+
+    def _step(
+        self, rows: EpisodeRows, opening: Future[Any], replies: list[str | None]
+    ) -> list[RowResult | None]:
+        """Step the replies; None for one that was not, or whose session could not be opened."""
+        start = time.monotonic()
+        not_opened = _not_opened(rows, opening, len(replies))
+        known_replies = [
+            None if number in not_opened else reply for number, reply in enumerate(replies)
+        ]
+        idle = [None] * (len(rows) - len(replies))
+        results = rows.step([*known_replies, *idle], timeout_s=self._timeout_s)
+        self.environment_seconds += time.monotonic() - start
+        return results
+
+
+def _not_opened(rows: EpisodeRows, opening: Future[Any], n: int) -> set[int]:
+    """Wait for the resets; the rollouts whose session could not be opened.
+
+    Raises:
+        Exception: of the resets, unless infrastructure failed, for some of them.
+    """
+    try:
+        opening.result()
+    except SandboxError:
+        not_opened = {number for number in range(n) if rows.last[number] is None}
+        if len(not_opened) == n:
+            raise
+        return not_opened
+    return set()
+
+
+def _max_completion_tokens(trainer: Any, rollout: Rollout) -> int:
+    """The tokens that a completion may have: as TRL asked for, and the model can read."""
+    window = getattr(trainer.model.config, "max_position_embeddings", None)
+    max_tokens: int = trainer.max_completion_length
+    return max_tokens if window is None else min(max_tokens, window - len(rollout.prompt))
+
+
+def _write(trainer: Any, rollouts: Sequence[Rollout]) -> list[str | None]:
+    """Have the model go on with each rollout that is going on; the replies, as text."""
+    active = [number for number, rollout in enumerate(rollouts) if rollout.active]
+    prompts = [rollouts[n].prompt + rollouts[n].completion for n in active]
+    ids, logprobs = trainer._generate_single_turn(prompts, None, {}, 1)
+    replies: list[str | None] = [None] * len(rollouts)
+    for index, number in enumerate(active):
+        rollout = rollouts[number]
+        tokens_left = rollout.max_completion_tokens - len(rollout.completion)
+        written = list(ids[index][:tokens_left])
+        rollout.add(
+            written,
+            sampled=True,
+            logprobs=() if logprobs is None else logprobs[index][:tokens_left],
+        )
+        replies[number] = trainer._tokenizer.decode(written, skip_special_tokens=True)
+    return replies
+
+
+def _append_feedback(rollout: Rollout, result: RowResult, between: BetweenReplies) -> None:
+    """Add what a reply came to."""
+    rollout.reward += result.reward
+    rollout.masked = result.mask
+    rollout.active = not result.done
+    if result.done:
+        return
+    ids = between.ids(rollout.completion, result.message)
+    if len(rollout.completion) + len(ids) >= rollout.max_completion_tokens:
+        rollout.active = False  # no token would be left for a reply
+    else:
+        rollout.add(ids, sampled=False)
+
+
+def _outputs(rollouts: Sequence[Rollout]) -> dict[str, Any]:
+    return {
+        "prompt_ids": [rollout.prompt for rollout in rollouts],
+        "completion_ids": [rollout.completion for rollout in rollouts],
+        "logprobs": None,
+        # TRL's mask of the policy's tokens, by which it counts the tokens of the loss too.
+        "env_mask": [
+            [0] * len(rollout.sampled) if rollout.masked else rollout.sampled
+            for rollout in rollouts
+        ],
+        REWARD_COLUMN: [None if rollout.masked else rollout.reward for rollout in rollouts],
+        MASKED_COLUMN: [rollout.masked for rollout in rollouts],
+    }
+
+
+def _requests_of(
+    dataset: Iterable[Mapping[str, Any]], columns: Mapping[str, str]
+) -> dict[str, dict[str, Any]]:
+    """The arguments of the reset for each prompt."""
+    requests: dict[str, dict[str, Any]] = {}
+    for number, row in enumerate(dataset):
+        if "prompt" not in row:
+            raise ValueError(f"row {number} of the dataset has no prompt")
+        request = request_of(row, columns)
+        if requests.setdefault(_key(row["prompt"]), request) != request:
+            raise ValueError(
+                f"row {number} of the dataset has the prompt of another row, and differs from it: "
+                "give the last message of the prompt a key of its own, as {'task': '17'}"
+            )
+    return requests
+
+
+def _key(prompt: Any) -> str:
+    """A prompt as a key. Datasets fill messages up with keys whose value is None."""
+    if isinstance(prompt, str):
+        return prompt
+    messages = [{k: v for k, v in each.items() if v is not None} for each in prompt]
+    return json.dumps(messages, sort_keys=True, default=str)
