@@ -128,7 +128,7 @@ async def test_an_aborted_sender_leaves_a_consistent_state() -> None:
 
 
 async def test_an_upload_without_memory_leaves_nothing() -> None:
-    held = len(memory_files())  # by stores of other tests
+    held = memory_files()  # by stores of other tests
     uploads, tenant, data = kept(Clock()), Tenant("key", "ann"), content(4 * MIB)
     first = ByteRange(0, MIB - 1, len(data))
     await uploads.put(tenant, name(data), first, None, body(data[:MIB]))
@@ -140,4 +140,4 @@ async def test_an_upload_without_memory_leaves_nothing() -> None:
             await uploads.put(tenant, name(data), rest, None, body(data[MIB:]))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert uploads.quota.used == 0 and len(memory_files()) <= held
+    assert uploads.quota.used == 0 and memory_files() <= held

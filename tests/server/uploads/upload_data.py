@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from contextlib import suppress
 
 MIB = 1 << 20
 
@@ -16,12 +17,15 @@ def name(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def memory_files() -> list[str]:
-    """Files in memory of uploads that this process, in which the server is, has open."""
-    links = []
+def memory_files() -> set[int]:
+    """The inodes of uploads' files in memory that this process, in which servers are, has open.
+
+    Servers of other tests may run until the end of the process: compare with those before.
+    """
+    found = set()
     for fd in os.listdir("/proc/self/fd"):
-        try:
-            links.append(os.readlink(f"/proc/self/fd/{fd}"))
-        except FileNotFoundError:  # the one that lists them
-            continue
-    return [link for link in links if "repl-upload" in link]
+        with suppress(FileNotFoundError):  # the one that lists them
+            path = f"/proc/self/fd/{fd}"
+            if "repl-upload" in os.readlink(path):
+                found.add(os.stat(path).st_ino)
+    return found
