@@ -19,8 +19,8 @@ PACKAGES = {
 }
 # Modules at OpenEnv's paths, and classes with OpenEnv's names on OpenEnv's base classes.
 OPENENV = {
-    "local.py", "models.py", "interfaces.py", "openenv.py", "integrations/openenv.py", "prompts.py", "recursive_backends.py",
-    "recursive_controller.py", "rubrics.py", "runner.py",
+    "local.py", "models.py", "interfaces.py", "prompts.py", "recursive_backends.py",
+    "recursive_controller.py", "rubrics.py", "runner.py", "openenv.py", "integrations/openenv.py",
     *(f"server/{name}.py" for name in ("app", "python_executor", "repl_environment")),
 }  # fmt: skip
 _OPENING = re.compile(r"(What|Who|Whoever|Where)\b")

@@ -16,6 +16,11 @@ from tests.internals import init_pid
 PATIENCE, SILENCE = 0.02, 0.3
 
 
+@pytest.fixture
+def sandbox(in_each_tier: Sandbox) -> Sandbox:
+    return in_each_tier
+
+
 @pytest.mark.parametrize(
     ("end", "reason"),
     [

@@ -11,6 +11,11 @@ from tests.sandbox.conftest import Clock
 from tests.waiting import eventually
 
 
+@pytest.fixture
+def sandbox(in_each_tier: Sandbox) -> Sandbox:
+    return in_each_tier
+
+
 def test_a_timeout_interrupts_and_keeps_the_state(session: Session, clock: Clock) -> None:
     session.run("n = 0")
     endless = "while True:\n    n += 1\n    if n == 1: print('so far')"

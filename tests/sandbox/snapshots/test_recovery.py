@@ -84,8 +84,6 @@ def test_after_a_death_variables_and_files_are_as_before_the_cell(
         if "endless" in text:
             clock.jump(1000)
 
-    if copied.isolation.tier == "process" and death == "its parent killed":
-        pytest.skip("nothing keeps code of this tier from ending its session")
     copied.run("x = [1, 2]\nopen('kept', 'w').write('before')")
     spoil = "x.append(3)\ny = 1\nopen('kept', 'w').write('spoilt')\nopen('new', 'w').close()\n"
     code = f"{spoil}print('so far', flush=True)\n{DEATHS[death]}"

@@ -64,6 +64,11 @@ import pydoc, signal, socket, sys, threading, time, types, warnings
 """
 
 
+@pytest.fixture
+def sandbox(in_each_tier: Sandbox) -> Sandbox:
+    return in_each_tier
+
+
 def listing(lines: list[str]) -> str:
     return IMPORTS + "".join(f"print(ascii(repr(({line}))))\n" for line in lines)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from repl_sandbox import Limits
 from tests.waiting import eventually
 
-TIERS = ["jailed", "confined", "process"]
+TIERS = ["jailed", "confined"]
 LIMITS = Limits(timeout=60)
 SECONDS = 60  # timeout for events that take milliseconds on an idle processor
 CRASH = "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)"

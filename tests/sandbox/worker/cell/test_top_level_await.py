@@ -190,7 +190,12 @@ def interrupt_when(namespace: Namespace, name: str):
         while name not in namespace.globals:
             if done.wait(0.001):
                 return
+        # A signal just before a system call that blocks does not interrupt that call: it is sent
+        # again for as long as this thread stays in the frame that it was in.
+        frame = sys._current_frames()[me]
         signal.pthread_kill(me, signal.SIGINT)
+        while not done.wait(0.05) and sys._current_frames()[me] is frame:
+            signal.pthread_kill(me, signal.SIGINT)
 
     thread = threading.Thread(target=watch)
     thread.start()

@@ -39,15 +39,8 @@ def other_python() -> Iterator[str]:
         shutil.rmtree(folder)
 
 
-@pytest.fixture(scope="module", params=["jailed", "confined"])
-def sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
-    python = None if request.param == "jailed" else request.getfixturevalue("other_python")
-    with Sandbox(isolation=request.param, python=python, limits=LIMITS) as sandbox:
-        yield sandbox
-
-
 @pytest.fixture(scope="module")
-def jailed() -> Iterator[Sandbox]:
+def sandbox() -> Iterator[Sandbox]:
     with Sandbox(isolation="jailed", limits=LIMITS) as sandbox:
         yield sandbox
 

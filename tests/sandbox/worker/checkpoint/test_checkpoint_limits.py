@@ -36,19 +36,19 @@ with Sandbox(isolation="jailed") as sandbox, sandbox.session() as session:
 """
 
 
-def test_a_checkpoint_of_another_process_is_restored(jailed):
+def test_a_checkpoint_of_another_process_is_restored(sandbox):
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, check=True)
-    with jailed.restore(done.stdout) as session:
+    with sandbox.restore(done.stdout) as session:
         assert value(session, "a.get()") == "5"
 
 
-def test_a_checkpoint_of_another_build_of_this_version_is_restored(jailed, other_python):
-    with Sandbox(isolation="jailed", python=other_python, limits=LIMITS) as sandbox:
-        data = saved(sandbox, "def f(n): return n + base\nbase = 1\nvalues = [f]")
+def test_a_checkpoint_of_another_build_of_this_version_is_restored(sandbox, other_python):
+    with Sandbox(isolation="jailed", python=other_python, limits=LIMITS) as other:
+        data = saved(other, "def f(n): return n + base\nbase = 1\nvalues = [f]")
     manifest = read_manifest(data)
     if manifest.python.split(".")[:2] != VERSION.split(".")[:2] or manifest.python == VERSION:
         pytest.skip(f"the other Python of this system is {manifest.python}, this one {VERSION}")
-    with jailed.restore(data) as session:
+    with sandbox.restore(data) as session:
         assert value(session, "f(1), values[0] is f") == "(2, True)"
 
 
@@ -66,14 +66,14 @@ def manifest(**fields: Any) -> Manifest:
     return Manifest(**{**given, **fields})
 
 
-def test_another_minor_version_is_refused_and_both_are_named(jailed):
+def test_another_minor_version_is_refused_and_both_are_named(sandbox):
     major, minor = sys.version_info[:2]
     other = f"{major}.{minor + 1}.0"
     with pytest.raises(CheckpointError) as caught:
-        jailed.restore(pack_checkpoint(manifest(python=other), b""))
+        sandbox.restore(pack_checkpoint(manifest(python=other), b""))
     assert other in str(caught.value) and VERSION in str(caught.value)
     with pytest.raises(CheckpointError, match="pypy"):
-        jailed.restore(pack_checkpoint(manifest(implementation="pypy"), b""))
+        sandbox.restore(pack_checkpoint(manifest(implementation="pypy"), b""))
 
 
 def test_a_sandbox_with_a_policy_restores_none():
@@ -141,13 +141,13 @@ def test_a_namespace_over_the_limit_is_refused_and_kept(sandbox):
         assert len(session.checkpoint(limit="4MB")) > 3_000_000
 
 
-def test_the_size_of_the_sessions_own_files_does_not_bound_it(jailed):
-    with jailed.session(limits=Limits(timeout=60, file_size="1MiB")) as session:
+def test_the_size_of_the_sessions_own_files_does_not_bound_it(sandbox):
+    with sandbox.session(limits=Limits(timeout=60, file_size="1MiB")) as session:
         session.run("large = bytes(3_000_000)")
         assert len(session.checkpoint()) > 3_000_000
 
 
-def test_arguments_are_checked_by_name(jailed, sandbox):
+def test_arguments_are_checked_by_name(sandbox):
     with sandbox.session() as session:
         with pytest.raises(ValueError, match="limit"):
             session.checkpoint(limit=0)
@@ -156,7 +156,7 @@ def test_arguments_are_checked_by_name(jailed, sandbox):
     with pytest.raises(SessionClosed):
         session.checkpoint()
     with pytest.raises(TypeError, match="data"):
-        jailed.restore("text")
+        sandbox.restore("text")
     with pytest.raises(TypeError, match="data"):
         read_manifest(None)
 
@@ -218,10 +218,10 @@ def test_deep_nesting_is_saved_or_listed(sandbox):
         assert value(session, "x") == "1"
 
 
-def test_a_payload_is_subject_to_the_limits_of_its_session(jailed):
+def test_a_payload_is_subject_to_the_limits_of_its_session(sandbox):
     code = "import resource\nx = resource.getrlimit(resource.RLIMIT_NOFILE)[1]"
     payload = Call(exec, f"import sys\nexec({code!r}, vars(sys.modules['__main__']))")
-    with jailed.restore(forged(payload), limits=Limits(open_files=99)) as session:
+    with sandbox.restore(forged(payload), limits=Limits(open_files=99)) as session:
         assert session.get("x") == 99
 
 
@@ -249,7 +249,7 @@ def test_a_checkpoint_with_forged_contents_is_refused(sandbox, lie):
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_descriptors_of_a_session_cannot_grow_a_checkpoint_and_are_freed(jailed, fails):
+def test_descriptors_of_a_session_cannot_grow_a_checkpoint_and_are_freed(sandbox, fails):
     """The session may keep the file open; the host frees its pages."""
     code = """
 import os, mmap
@@ -267,7 +267,7 @@ class Holder:
         return int, ()
 holder = Holder()
 """
-    with jailed.session() as session:
+    with sandbox.session() as session:
         assert session.run(code).ok
         if fails:
             assert session.run("large = bytes(3 << 20)").ok

@@ -238,13 +238,13 @@ del failing
         assert "shares an object with a variable before it" in reasons["shared"]
 
 
-def test_arrays_and_data_frames_are_restored(jailed):
+def test_arrays_and_data_frames_are_restored(sandbox):
     pytest.importorskip("pandas")
     code = "import numpy as np, pandas as pd\na = np.arange(9).reshape(3, 3)\nv = a\n"
     code += "frame = pd.DataFrame({'a': [1, 2]})"
-    data = saved(jailed, code)
+    data = saved(sandbox, code)
     assert {"cloudpickle", "numpy", "pandas"} <= read_manifest(data).packages.keys()
-    with jailed.restore(data) as session:
+    with sandbox.restore(data) as session:
         assert value(session, "int(a.sum()), v is a, int(frame.a.sum())") == "(36, True, 3)"
 
 
@@ -452,15 +452,15 @@ def test_output_of_pickling_belongs_to_no_cell(sandbox):
         assert value(session, "len(_out[-2])") == "0"
 
 
-async def test_asynchronous_saving_and_loading(jailed):
-    async with AsyncSandbox(isolation="jailed", limits=LIMITS) as sandbox:
-        async with sandbox.session() as session:
+async def test_asynchronous_saving_and_loading(sandbox):
+    async with AsyncSandbox(isolation="jailed", limits=LIMITS) as other:
+        async with other.session() as session:
             await session.run("x = [1]\ngenerator = (n for n in x)")
             data = await session.checkpoint()
-        async with sandbox.restore(data) as session:
+        async with other.restore(data) as session:
             assert await session.get("x") == [1]
             assert [row.name for row in session.missing] == ["generator"]
         with pytest.raises(CheckpointError, match="damaged"):
-            await sandbox.restore(data[:-1])
-    with jailed.restore(data) as session:
+            await other.restore(data[:-1])
+    with sandbox.restore(data) as session:
         assert session.get("x") == [1]
