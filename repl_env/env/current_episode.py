@@ -225,8 +225,10 @@ class EpisodeSlot:
 
         NotReset or RuntimeError otherwise.
         """
-        current = self.require_current()
-        current.check_mode(mode)
+        current = self.current
+        if current is None or current.mode != mode:
+            current = self.require_current()
+            current.check_mode(mode)
         return current
 
     def unfinished_in(self, mode: Mode) -> CurrentEpisode:

@@ -155,41 +155,25 @@ class RewardStep:
         # Recorded first: even if a transform or rubric raises, nothing more is run or scored.
         if observation.done:
             current.record_end(observation)
-        observation = yield from self.transform(observation)
+        environment = self.environment
+        if environment.transform is not None:
+            observation = yield BlockingCall(environment._apply_transform, observation)
         reward, parts = 0.0, dict[str, float]()
         if observation.error_kind not in INFRASTRUCTURE_KINDS:
-            reward = yield from self._reward(current.mode, action, observation)
-            parts = rubrics.components(self.rubric, reward)
+            if current.mode == "plain":
+                reward = yield partial(environment._apply_rubric, action, observation)
+            else:
+                reward = yield from _reward_async(environment, action, observation)
+            parts = rubrics.components(environment.rubric, reward)
         if type(observation) is REPLObservation:
             give(observation, reward=reward)
         else:  # set by a transform
             observation.reward = reward
         observation.metadata["reward_components"] = parts
-        observation.metadata["task_reward"] = rubrics.task_reward(self.rubric, parts)
+        observation.metadata["task_reward"] = rubrics.task_reward(environment.rubric, parts)
         if observation.done:
             current.record_end(observation)
         return observation
-
-    def _reward(
-        self, mode: Mode, action: REPLAction, observation: REPLObservation
-    ) -> Effects[float]:
-        environment, rubric = self.environment, self.rubric
-        reward: float
-        if mode == "plain":
-            reward = yield partial(environment._apply_rubric, action, observation)
-        elif (
-            rubric is not None
-            and returns_at_once(rubric)
-            and type(environment)._apply_rubric_async is Environment._apply_rubric_async
-        ):
-            # The subclass decides; it returns a coroutine for rubrics that usually return at once.
-            score = capture_error(partial(rubric, action, observation))
-            if is_pending(score):
-                score = yield partial(capture_error_async, score)
-            reward = finite(score, rubric)
-        else:
-            reward = yield partial(environment._apply_rubric_async, action, observation)
-        return reward
 
     def check_expected(self, expected: Any) -> None:
         """Raise TypeError if the rubric accepts no expected answer."""
@@ -219,6 +203,26 @@ class RewardStep:
         environment = self.environment
         plain = mode == "plain"
         return environment._reset_rubric if plain else environment._reset_rubric_async
+
+
+def _reward_async(
+    environment: Scored, action: REPLAction, observation: REPLObservation
+) -> Effects[float]:
+    rubric: Any = environment.rubric
+    reward: float
+    if (
+        rubric is not None
+        and returns_at_once(rubric)
+        and type(environment)._apply_rubric_async is Environment._apply_rubric_async
+    ):
+        # The subclass decides; it returns a coroutine for rubrics that usually return at once.
+        score = capture_error(partial(rubric, action, observation))
+        if is_pending(score):
+            score = yield partial(capture_error_async, score)
+        reward = finite(score, rubric)
+    else:
+        reward = yield partial(environment._apply_rubric_async, action, observation)
+    return reward
 
 
 # `StepOperations`: steps of the current episode.

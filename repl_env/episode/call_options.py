@@ -46,8 +46,7 @@ def type_adapter(schema: Any) -> TypeAdapter[Any]:
 
 def options_in(kind: type[Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of the dataclass `kind` among `arguments`, such as a door's `locals()`."""
-    names = (each.name for each in fields(kind))
-    return {name: arguments[name] for name in names if name in arguments}
+    return {each.name: arguments[each.name] for each in fields(kind) if each.name in arguments}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

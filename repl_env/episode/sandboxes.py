@@ -21,6 +21,7 @@ from repl_sandbox.host import container
 from repl_sandbox.options import RecoveryMode
 
 T = TypeVar("T")
+_DEFAULT_LIMITS = Limits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +160,7 @@ class SandboxProvider:
         """The limits of sessions."""
         if self.given is not None:
             return self.given.limits
-        return self.settings.limits or Limits()
+        return self.settings.limits or _DEFAULT_LIMITS
 
     def blocking_sandbox(self) -> Sandbox:
         """The sandbox for blocking episodes; RuntimeError if an asynchronous one was given."""
