@@ -32,7 +32,10 @@ from .namespace import (
 # A longer line is text and no command.
 _LONGEST = 1_000
 
-_SHELL = "Lines that begin with '!' or '%' are IPython's; subprocess.run() runs programs here."
+_SHELL = (
+    "Lines that begin with '!' or '%' are IPython's: leave them out, or run programs by "
+    "subprocess.run()."
+)
 _COMMAND = "This is a command of a shell; subprocess.run() runs programs here."
 _PROMPT = "The prompts of a shell, as '>>>', are no part of the code."
 _FENCE = "The fences of Markdown, as '```', are no part of the code."
@@ -61,9 +64,7 @@ _COMMANDS = re.compile(
     r"\s++[\w./~'\"$*{-]"
 ).match
 
-_MAGIC = re.compile(r"\s*+(!|%%?)(?=[\w/.~{%!$])(\w*+)").match
-_ASSIGNED = re.compile(rf"\s*+{_ASSIGNMENT}([!%])\s*+(\w++)").match
-_HELP = re.compile(r"\s*+(\?\??)?\s*+([^\W\d][\w.]*+)\s*+(\?\??)?\s*+;?\s*+(?:#.*)?$").match
+_MAGIC = re.compile(rf"\s*+(?:{_ASSIGNMENT})?[!%]\s*+[\w/.~{{%!$]").match
 
 _QUOTED = re.compile(r"(`{1,2}+)[^`]++\1;?\s*+$").match
 _TAGGED = re.compile(r"</?(?:code|execute|ipython|py|python3?|repl|script|tool_code)>").match
@@ -82,30 +83,10 @@ def non_python_label(name: str) -> str:
     return _COMMAND if name.lower() in _SHELLS else ""
 
 
-_BY_MAGIC = {
-    "matplotlib": "Figures come with the cell's outcome, and the line can be left out.",
-    "pylab": "Figures come with the cell's outcome; import numpy and matplotlib.pyplot.",
-    "time": "time.perf_counter() measures time.",
-    "timeit": "time.perf_counter() and timeit.timeit() measure time.",
-    "writefile": "open(path, 'w') writes a file.",
-    "file": "open(path, 'w') writes a file.",
-    "run": "runpy.run_path(path) runs a file.",
-    "cd": "os.chdir(path) changes the directory.",
-    "env": "os.environ holds the environment.",
-    "set_env": "os.environ holds the environment.",
-    "load_ext": "The line can be left out.",
-    "reload_ext": "The line can be left out.",
-    "autoreload": "importlib.reload(module) imports a module again.",
-    "config": "The line can be left out.",
-}
-
-
-def non_python_advice(
-    line: str, column: int, *, packages: str, is_known: Callable[[str], bool]
-) -> str:
+def non_python_advice(line: str, column: int, *, packages: str) -> str:
     """Return a hint for `line`, which is no Python from `column` on, or "".
 
-    `packages`: the sentence about installing packages; `is_known`: whether a name has a value.
+    `packages`: the sentence about installing packages.
     """
     if len(line) > _LONGEST:
         return ""
@@ -120,37 +101,9 @@ def non_python_advice(
         return _FENCE
     if _TAGGED(stripped):
         return _TAG
-    return _of_ipython(line, column) or _of_help(line, is_known)
-
-
-def _of_ipython(line: str, column: int) -> str:
-    begins = not line[:column].strip()
-    magic = _MAGIC(line)
     # Elsewhere a line may begin with the operator %, and be wrong further on.
-    if magic is not None and (begins or magic[1] != "%" or magic[2] in _BY_MAGIC):
-        return _of_magic(magic[1], magic[2])
-    assigned = _ASSIGNED(line)
-    if assigned is not None:
-        return _of_magic(assigned[1], assigned[2])
-    return _SHELL if begins and line.lstrip()[:1] in ("!", "%") else ""
-
-
-def _of_magic(sign: str, name: str) -> str:
-    found = _BY_MAGIC.get(name) if sign[0] == "%" else None
-    return f"'{sign}{name}' is IPython's. {found}" if found else _SHELL
-
-
-def _of_help(line: str, is_known: Callable[[str], bool]) -> str:
-    """Return the hint for `?name`, `name?` and `name??`."""
-    match = _HELP(line)
-    if match is None or bool(match[1]) is bool(match[3]):
-        return ""
-    name = match[2]
-    if not is_known(name.partition(".")[0]):
-        return ""
-    if "??" in (match[1], match[3]):
-        return f"'??' is IPython's; inspect.getsource({name}) is the source."
-    return f"'?' is IPython's; help({name}) shows the documentation."
+    begins = not line[:column].strip() or not stripped.startswith("%")
+    return _SHELL if begins and _MAGIC(line) else ""
 
 
 # More names than this are not compared: a hint is not worth a noticeable time.
@@ -505,11 +458,8 @@ def _syntax(error: Any, namespace: Namespace | None, frame: FrameType | None) ->
     if type(offset) is not int:
         return ""
 
-    def is_known(name: str) -> bool:
-        return hasattr(builtins, name) or (namespace is not None and name in namespace.globals)
-
     line = plain(read(error, "text")).rstrip("\n")
-    return non_python_advice(line, max(0, offset - 1), packages=_packages(), is_known=is_known)
+    return non_python_advice(line, max(0, offset - 1), packages=_packages())
 
 
 def _memory(error: Any, namespace: Namespace | None, frame: FrameType | None) -> str:
