@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from repl_env.common.values import (
@@ -71,7 +71,7 @@ class EnvironmentOptions:
     rlm_max_depth: int = 1
     rlm_max_iterations: int | None = None
     max_concurrent_subcalls: int = DEFAULT_MAX_CONCURRENT_SUBCALLS
-    tools: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    tools: Mapping[str, UserFunction] = field(default_factory=dict)  # None counts as none
     answers: Answers = "compatible"
     preview: Preview = "head"
 
@@ -81,7 +81,7 @@ class EnvironmentOptions:
                 object.__setattr__(self, name, at_least(value, minimum, name))
         one_of(self.answers, ("compatible", "strict"), "answers")
         one_of(self.preview, tuple(MODES), "preview")
-        checked_tools(self.tools)
+        object.__setattr__(self, "tools", checked_tools(self.tools))
         if self.context is not None:
             contexts.check_kind(contexts.NAME, self.context)
         if self.task_prompt is not None:
@@ -89,21 +89,14 @@ class EnvironmentOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConstructorOptions:
+class ConstructorOptions(EnvironmentOptions):
     """The options of the constructors of `REPLEnvironment` and of the local environments."""
 
-    context: Given | None = None
-    task_prompt: str | None = None
-    max_iterations: int = DEFAULT_MAX_ITERATIONS
-    max_output_length: int = DEFAULT_MAX_OUTPUT_LENGTH
-    context_preview_length: int = DEFAULT_CONTEXT_PREVIEW_LENGTH
     rubric: Rubric | None = None
     llm_query_fn: UserFunction | None = None
     llm_batch_fn: UserFunction | None = None
     subcall_fn: UserFunction | None = None
     subcall_batch_fn: UserFunction | None = None
-    rlm_max_depth: int = 1
-    rlm_max_iterations: int | None = None
     sandbox: Sandbox | AsyncSandbox | None = None
     isolation: str = "auto"
     require: str | None = None
@@ -112,12 +105,8 @@ class ConstructorOptions:
     limits: Limits | None = None
     policy: Policy | None = None
     preload: Sequence[str] = ()
-    tools: Mapping[str, UserFunction] | None = None
     budget: Budget | None = None
     prices: Mapping[str, Price] | None = None
-    answers: Answers = "compatible"
-    preview: Preview = "head"
-    max_concurrent_subcalls: int = DEFAULT_MAX_CONCURRENT_SUBCALLS
     transform: Transform[REPLObservation] | None = None
 
     @classmethod
@@ -269,19 +258,8 @@ class EpisodeEquipment:
         Raises:
             TypeError, ValueError: naming the argument.
         """
-        settings = EnvironmentOptions(
-            context=options.context,
-            task_prompt=options.task_prompt,
-            max_iterations=options.max_iterations,
-            max_output_length=options.max_output_length,
-            context_preview_length=options.context_preview_length,
-            rlm_max_depth=options.rlm_max_depth,
-            rlm_max_iterations=options.rlm_max_iterations,
-            tools=checked_tools(options.tools),
-            answers=options.answers,
-            preview=options.preview,
-            max_concurrent_subcalls=options.max_concurrent_subcalls,
-        )
+        names = [each.name for each in fields(EnvironmentOptions)]
+        settings = EnvironmentOptions(**{name: getattr(options, name) for name in names})
         return cls(settings, _subcall_provider(options), _sandbox_provider(options))
 
     def helpers(self, subcalls: SubcallSettings) -> tuple[str, ...]:
