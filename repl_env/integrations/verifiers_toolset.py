@@ -12,7 +12,7 @@ import verifiers.v1 as vf
 
 from repl_env import EpisodeAborted, EpisodeDone, REPLAction, REPLObservation, StepResult
 from repl_env.env.rows import escaped, message_of
-from repl_env.integrations.verifiers import (
+from repl_env.integrations.verifiers_episodes import (
     LOST_SESSION_ERRORS,
     Episode,
     REPLState,
