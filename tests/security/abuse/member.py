@@ -17,7 +17,7 @@ from repl_sandbox import Sandbox
 from . import processes
 from .case import PATIENCE, parse
 from .host import fixtures
-from .internals import baseline, zygote_client
+from .internals import baseline, session_links, zygote_client
 from .judge import judge
 from .quiet import quiet_beside
 from .tiers import Unavailable, open_sandbox
@@ -32,21 +32,24 @@ def main(tier: str, sentinel: int, python: str | None = None) -> None:
             _say({"unavailable": str(error)})
             return
         with sandbox:
-            _warm(sandbox)
-            _changes({"sessions": 0}, sandbox)  # its directory may still be on its way out
+            guards = _warm(sandbox)
+            _changes({"sessions": guards}, sandbox)  # its directory may still be on its way out
             held = _held(sandbox)
             _serve(tier, sandbox, sentinel)
             left = _changes(held, sandbox)
         _say({"left": left})
 
 
-def _warm(sandbox: Sandbox) -> None:
+def _warm(sandbox: Sandbox) -> int:
     """Run a first session, so that what it creates once, such as the watchdog, is no leak of a
-    case.
+    case; return how many processes the template keeps.
+
+    Where sessions have directories, a process is left that removes them once the template is gone.
     """
     with sandbox.session(host={"f": int}) as session:
         session.run("f()")
         _say({"tier": session.isolation.tier})
+        return int(bool(session_links(session).folder))
 
 
 def _changes(before: dict[str, int], sandbox: Sandbox) -> list[str]:
