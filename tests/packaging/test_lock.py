@@ -134,6 +134,7 @@ def test_a_wheelhouse_is_for_the_python_of_its_image(version, machine, names) ->
     assert rows[0] == "bare==1.0 --hash=sha256:aa --hash=sha256:bb\n"
 
 
+@pytest.mark.slow  # a minute or two, of the network
 def test_the_server_installs_from_the_lock_and_the_wheel(wheel_file: Path, tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-m", "venv", tmp_path], check=True)
     python = tmp_path / "bin" / "python"

@@ -81,7 +81,9 @@ def test_tasks_of_several_kinds_stand_beside_each_other(write, sandbox):
     assert len({row.metadata["group_id"] for row in rows}) == 2
 
 
-def test_a_row_that_damages_its_own_recovery_is_a_submission_without_files(group):
+def test_a_row_that_damages_its_own_recovery_is_a_submission_without_files(group, monkeypatch):
+    for bound in ("REVIVE_TIMEOUT", "INIT_TIMEOUT"):
+        monkeypatch.setattr(f"repl_sandbox.session.recovery.{bound}", 1.0)
     group.reset()
     os.kill(session_links(group.environments[1].session).pid, signal.SIGSTOP)
     results = group.step(["submit()", "import os\nos._exit(1)", "submit()"])

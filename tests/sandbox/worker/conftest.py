@@ -14,6 +14,13 @@ from repl_sandbox.worker.namespace import Namespace
 from tests.waiting import PATIENCE
 
 
+@pytest.fixture(scope="module", autouse=True)
+def collected():
+    """Leave objects of other files to no collection here, of which each test makes one."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture
 def namespace():
     main, ours = sys.modules["__main__"], dict(vars(asyncio))

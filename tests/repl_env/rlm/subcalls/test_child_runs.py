@@ -6,7 +6,15 @@ import threading
 import pytest
 
 from repl_env.errors import ModelError
-from repl_env.rlm import Budget, Completion, ModelUsage, RunConfig, ScriptedModel, Trajectory
+from repl_env.rlm import (
+    Budget,
+    Completion,
+    ModelUsage,
+    RunConfig,
+    ScriptedModel,
+    Trajectory,
+    answerers,
+)
 from repl_env.rlm.model_call import CallEnded, CallStarted, RunEnded, RunStarted
 from tests.repl_env.rlm.replies import code, tree
 
@@ -100,7 +108,9 @@ def test_context_goes_with_the_question(rlm):
     assert answers == ["Look:\n\ntext", "Look:\n\nbytes", 'Look:\n\n{\n "k": 1\n}']
 
 
-def test_a_call_may_have_a_timeout(rlm):
+def test_a_call_may_have_a_timeout(rlm, monkeypatch):
+    monkeypatch.setattr(answerers, "PROBE_SECONDS", 0.5)  # whether the endpoint answers at all
+
     async def slow(request):
         await asyncio.Event().wait()
 
