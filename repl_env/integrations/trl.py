@@ -20,6 +20,7 @@ from repl_env.common.threads import ThreadPool
 from repl_env.env.async_episode import Result
 from repl_env.env.rows import EpisodeRows, RowResult, escaped, message_of, template_tokens
 from repl_env.errors import EpisodeAborted
+from repl_env.integrations import COLUMNS
 from repl_env.integrations.trl_templates import BetweenReplies, use_fences
 from repl_env.local import LocalREPLEnv
 from repl_env.models import REPLAction, action_of
@@ -44,11 +45,8 @@ __getattr__, __dir__ = lazy_exports(
 
 # Rows of a dataset as the arguments of resets.
 
-# Arguments of a reset that a dataset may have a column for. Keys of models are none.
-ARGUMENTS = (
-    "context", "contexts", "files", "task_prompt", "expected_answer", "answer_schema",
-    "max_iterations", "seed", "episode_id",
-)  # fmt: skip
+# Arguments of a reset that a dataset may have a column for.
+ARGUMENTS = (*COLUMNS, "episode_id")
 
 
 def columns_of(given: Mapping[str, str] | None) -> dict[str, str]:

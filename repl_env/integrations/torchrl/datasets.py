@@ -25,17 +25,15 @@ from repl_env.common.display import set_module
 from repl_env.common.files import read_regular
 from repl_env.common.values import at_least
 from repl_env.env.rows import RowResult
+from repl_env.integrations import COLUMNS
 
 # Columns of a dataset, in the tensordict that resets an environment, as the requests of its rows.
 #
 # TorchRL drops every entry of that tensordict which is in no state spec, without a word, so that
 # the columns must be named to it (`state_columns`).
 
-# Arguments of a reset that a dataset may have a column for. Keys of models are none.
-ARGUMENTS = (
-    "context", "contexts", "files", "task_prompt", "expected_answer", "answer_schema",
-    "max_iterations", "seed", "episode_id",
-)  # fmt: skip
+# Arguments of a reset that a dataset may have a column for.
+ARGUMENTS = (*COLUMNS, "episode_id")
 # Columns that say which task a row is; what groups and reports rollouts needs them.
 LABELS = ("task_id", "group_id", "split", "difficulty")
 
