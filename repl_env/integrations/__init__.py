@@ -12,6 +12,11 @@ COLUMNS = (
     "max_iterations", "seed",
 )  # fmt: skip
 
+# How to install what the modules of `torchrl` import, and the libraries themselves.
+TORCHRL = (
+    "TorchRL: pip install 'repl-env[torchrl]'", "torch", "torchrl", "tensordict", "gymnasium",
+)  # fmt: skip
+
 
 @contextmanager
 def needing(install: str, *libraries: str) -> Iterator[None]:

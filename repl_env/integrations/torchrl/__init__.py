@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from repl_env.common.lazy_imports import lazy_exports
-from repl_env.integrations import needing
+from repl_env.integrations import TORCHRL, needing
 
 if TYPE_CHECKING:
     from repl_env.integrations.torchrl.chat import DatasetREPLChatEnv, REPLChatEnv
@@ -76,11 +76,6 @@ __all__ = [
     "log_masked_share",
     "make_mlgym",
 ]
-
-# How to install what the modules import, and the libraries themselves.
-TORCHRL = (
-    "TorchRL: pip install 'repl-env[torchrl]'", "torch", "torchrl", "tensordict", "gymnasium",
-)  # fmt: skip
 
 _load, __dir__ = lazy_exports(__name__, _NAMES_BY_MODULE)
 

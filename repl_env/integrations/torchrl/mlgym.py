@@ -23,8 +23,7 @@ from typing import Any, TypeAlias
 from repl_env.common.display import set_module
 from repl_env.common.values import finite, one_of
 from repl_env.errors import EpisodeAborted, NotReset
-from repl_env.integrations import needing
-from repl_env.integrations.torchrl import TORCHRL
+from repl_env.integrations import TORCHRL, needing
 from repl_env.integrations.torchrl.mlgym_config import (
     AgentArguments,
     AgentConfig,

@@ -364,7 +364,7 @@ def test_a_step_copies_only_its_own_messages(make, tokenizer, monkeypatch):
     start = env.reset(batch("q"))
     monkeypatch.setattr(prompts_module, "entries_of", counted)
     out = env.rollout(4, policy, auto_reset=False, tensordict=start)
-    assert made == [1] * 8
+    assert made == [3, *[1] * 8]  # the template is looked at once, with three
     assert len(out[0, -1]["next", "history"].prompt) == 9
 
 
