@@ -57,11 +57,23 @@ async def test_a_failing_provider_is_a_provider_error(endpoint):
     assert not episode.ok and episode.traces[0].last_error.type == "ProviderError"
 
 
-async def test_a_failed_sub_call_masks_the_trace(endpoint):
+async def test_a_refused_sub_call_is_the_policy_s(endpoint):
     replies = iter(
         [code("print(llm_query('?'))"), Status(400, {"error": {"message": "no"}}), code("FINAL(3)")]
     )
     episode = await play(endpoint(lambda asked: next(replies)), task(), mode="rlm")
+    assert episode.ok and not EpisodeRecord.of(episode.traces[0]).mask
+
+
+async def test_sub_calls_that_fail_for_everybody_mask_the_trace(endpoint):
+    """The probe of the endpoint fails as the call does; the turns of the run are answered."""
+    turns = iter([code("print(llm_query('?'))"), code("FINAL(3)")])
+
+    def answer(asked):
+        is_turn = asked.body["messages"][0]["role"] == "system"
+        return next(turns) if is_turn else Status(503, {"error": {"message": "down"}})
+
+    episode = await play(endpoint(answer), task(), mode="rlm")
     assert not episode.ok and episode.traces[0].last_error.type in ("SandboxError", "ProviderError")
 
 
