@@ -173,15 +173,16 @@ def _remove_latest(
     going = set(needed)
     rest = [path for _, path in reversed(own) if path not in going]
     removed: list[str] = []
-    for path in (*needed, *rest):
-        if len(removed) >= len(needed) and use(folder, limit) <= limit:
+    for done, path in enumerate((*needed, *rest)):
+        if done >= len(needed) and use(folder, limit) <= limit:
             break
-        name, above = _opened_above(fd, path)
-        try:
-            os.unlink(name, dir_fd=above)
-        finally:
-            os.close(above)
-        removed.append(path)
+        with suppress(FileNotFoundError):  # as those of a branch that ends
+            name, above = _opened_above(fd, path)
+            try:
+                os.unlink(name, dir_fd=above)
+            finally:
+                os.close(above)
+            removed.append(path)
     return removed if use(folder, limit) <= limit else None
 
 
@@ -267,20 +268,21 @@ def _files(folder: int, restored: float) -> Iterator[tuple[bool, int, int, str]]
     pending = os.listdir(folder)
     while pending:
         path = pending.pop()
-        name, above = _opened_above(folder, path)
-        try:
-            status = os.stat(name, dir_fd=above, follow_symlinks=False)
-            if not stat.S_ISDIR(status.st_mode):
-                changed, size = status.st_ctime_ns, status.st_blocks * _BLOCK
-                yield changed < restored, changed, size, path
-                continue
-            fd = _open(above, name)
+        with suppress(FileNotFoundError):  # as those of a branch that ends
+            name, above = _opened_above(folder, path)
             try:
-                pending += [f"{path}/{each}" for each in os.listdir(fd)]
+                status = os.stat(name, dir_fd=above, follow_symlinks=False)
+                if not stat.S_ISDIR(status.st_mode):
+                    changed, size = status.st_ctime_ns, status.st_blocks * _BLOCK
+                    yield changed < restored, changed, size, path
+                    continue
+                fd = _open(above, name)
+                try:
+                    pending += [f"{path}/{each}" for each in os.listdir(fd)]
+                finally:
+                    os.close(fd)
             finally:
-                os.close(fd)
-        finally:
-            os.close(above)
+                os.close(above)
 
 
 def _opened_above(folder: int, path: str) -> tuple[str, int]:
