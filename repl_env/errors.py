@@ -173,9 +173,8 @@ class BudgetExceeded(REPLError):
 class ServerError(REPLError):
     """A server refused a request, or answered it incorrectly.
 
-    `code` is one of `repl_env.client.protocol.CODES`, or of the subclasses' own. `id`
-    finds
-    the refusal in the server's log. `retry_after`: seconds until a new attempt makes sense, if the
+    `code` is one of `repl_env.client.protocol.CODES`, or of the subclasses' own. `id` finds the
+    refusal in the server's log. `retry_after`: seconds until a new attempt makes sense, if the
     server
     said so. `details`: further fields of the server, by name. None of them holds a key or header.
     """
@@ -282,8 +281,7 @@ class SessionLost(ServerError):
     """The session is gone, with its variables: a reset begins another one.
 
     Its connection was away for longer than the server's grace time, the server restarted, the
-    session was
-    idle for too long, or another client has taken it over.
+    session was idle for too long, or another client has taken it over.
     """
 
     CODE = "UNKNOWN_SESSION"

@@ -1,8 +1,7 @@
 """The base classes of environments: OpenEnv's interfaces, without its dependencies.
 
 An environment has three methods: `reset`, `step`, `state`. The asynchronous twins, the transform,
-the
-rubric and the metadata have defaults. `examples/` has a small environment on this base.
+the rubric and the metadata have defaults. `examples/` has a small environment on this base.
 """
 
 from __future__ import annotations

@@ -91,8 +91,7 @@ class TerminationMixin:
         """Whether a limit, or the loss of the session, ended the episode.
 
         Exactly one of `terminated` and `truncated` is True once `done` is. An episode whose
-        iterations are
-        used up is truncated, even if `answer["content"]` then becomes its answer.
+        iterations are used up is truncated, even if `answer["content"]` then becomes its answer.
         `metadata["truncated"]`
         means something else: the output of the step was cut.
         """
@@ -141,8 +140,7 @@ def trusted(model: type[_ModelT], **fields: Any) -> _ModelT:
     """Return a model from trusted values for every field, without validation and defaults.
 
     The result is that of `model_construct`, without its loop over the fields, which is too slow for
-    the
-    models of each step.
+    the models of each step.
     """
     made = model.__new__(model)
     _set(made, "__dict__", fields)

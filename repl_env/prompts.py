@@ -145,8 +145,7 @@ def build_user_prompt(
     """Return the user message that asks for the next turn.
 
     `root_prompt` is the question itself. With several contexts or earlier conversations, the
-    message
-    names the variables that hold them.
+    message names the variables that hold them.
     """
     about = f' towards an answer to "{root_prompt}"' if root_prompt else ""
     text = (_LATER_TURN if iteration else _FIRST_TURN) + _NEXT.format(about=about)

@@ -36,8 +36,7 @@ class ServerAddress:
         """Parse a URL of http, https, ws or wss; it may end with `/ws`.
 
         A URL without a scheme means http, as in OpenEnv, on this machine only: the caller has not
-        agreed to
-        send a key unencrypted over a network.
+        agreed to send a key unencrypted over a network.
 
         Raises:
             TypeError, ValueError: the reason, without a login that the URL may contain.

@@ -161,8 +161,7 @@ class SyncREPLEnv(DisplayedByRepr, Closeable):
             action: `REPLAction(code=...)`; or with `is_final=True` and `final_answer`; or with
                 `format_error`, for a reply that held no action.
             timeout_s, or timeout: seconds that the code may execute, waiting for the host not
-                counted; None: as the
-                server has it, 30 by default. Variables outlive a time-out.
+                counted; None: as the server has it, 30 by default. Variables outlive a time-out.
             on_output: called with ("stdout" or "stderr", text) as output arrives.
 
         Returns the observation, with the reward of this step and `done`. Code that raises, times

@@ -50,8 +50,7 @@ def decode(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of a reset with their wire values decoded.
 
     A value that is not an object where an object of names belongs stays as it is; its consumer
-    checks
-    it.
+    checks it.
 
     Raises:
         WireValueError: invalid base64, or too many entries.

@@ -41,8 +41,7 @@ def make_private(fd: int) -> None:
     """Restrict an open file to its owner, whatever its mode was.
 
     Devices and pipes stay as they are, and so do files whose mode the file system or the owner does
-    not
-    let this process change.
+    not let this process change.
     """
     if stat.S_ISREG(os.fstat(fd).st_mode):
         with suppress(OSError):

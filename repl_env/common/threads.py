@@ -454,10 +454,8 @@ class DaemonThreads:
 
     The process exits without waiting for these threads. It would wait for those of a
     `ThreadPoolExecutor`, so that Ctrl-C in a blocking call would take effect only after the call.
-    The
-    threads never end, so they suit objects that live as long as the process. The engine's
-    `HostThreads`
-    are similar but closable, and this module may not import the engine.
+    The threads never end, so they suit objects that live as long as the process. The engine's
+    `HostThreads` are similar but closable, and this module may not import the engine.
     """
 
     def __init__(self, max_threads: int, name: str) -> None:
@@ -564,8 +562,7 @@ async def offload(work: Callable[[], T]) -> T:
     long.
 
     A cancelled caller still waits until the thread is done, so that nobody can occupy several
-    threads by
-    cancelling.
+    threads by cancelling.
     """
     token = _until.set(time.thread_time() + AT_ONCE_S)
     try:

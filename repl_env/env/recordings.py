@@ -34,8 +34,8 @@ class Recording:
     """An episode: the arguments of its reset, its actions, and their observations.
 
     `observations` has one more item than `actions`: the first is that of the reset. `timeouts` has
-    the
-    time limit of each action in seconds, None for the sandbox's limit; empty: no action had one.
+    the time limit of each action in seconds, None for the sandbox's limit; empty: no action had
+    one.
 
     Raises:
         ValueError: the lengths do not match.

@@ -61,8 +61,7 @@ def template_tokens(tokenizer: Any) -> frozenset[str]:
     """Return the texts that mark turns for a Hugging Face tokenizer, for `escaped`.
 
     These are its special tokens, added tokens that are not words, and labels such as "User:" in its
-    chat
-    template.
+    chat template.
     """
     added = set(map(str, getattr(tokenizer, "get_added_vocab", dict)()))
     tokens = special_tokens(tokenizer) | {
@@ -170,8 +169,7 @@ class EpisodeRows(Closeable):
     Args:
         n: the number of rows.
         template_tokens: texts that must not occur in a message, besides those of published chat
-            templates; `repl_env.env.rows.template_tokens(tokenizer)` finds those of
-            a tokenizer.
+            templates; `repl_env.env.rows.template_tokens(tokenizer)` finds those of a tokenizer.
         arguments: those of `LocalREPLEnv`, for every row.
 
     A pickle holds the arguments and no session: episodes start again with a reset.

@@ -83,8 +83,7 @@ class Origin:
     """The place of a request in a tree of runs: for scripts and replays, never sent to an endpoint.
 
     `run` is the path of the run ("0" is the root, "0.3" the child that its third call made);
-    `number`
-    counts that run's turns, or its calls if `purpose` is "query" or "repair".
+    `number` counts that run's turns, or its calls if `purpose` is "query" or "repair".
     """
 
     run: str = "0"
@@ -102,11 +101,10 @@ class ModelRequest:
         max_output_tokens: limit of the answer; None: the model's own limit.
         timeout: seconds for the whole call with its retries; None: the model's own limit.
         schema: a JSON schema for the text. A hint if the endpoint supports it; the caller checks
-            the
-            answer.
+            the answer.
         prefix: the beginning of the answer, which the model continues. The text of the completion
-            is
-            the rest, or all of it. A model without this feature sees the assistant's last message.
+            is the rest, or all of it. A model without this feature sees the assistant's last
+            message.
     """
 
     messages: Sequence[Message]
@@ -130,8 +128,7 @@ class ChatModel(AsyncCloseable, ABC):
     """A model. Safe to use from several tasks, and from event loops of several threads.
 
     The creator closes it: with `with` around blocking calls, with `async with` on an event loop, or
-    with
-    `await model.close()`. A run leaves a given model open.
+    with `await model.close()`. A run leaves a given model open.
 
     Attributes:
         name: its name in reports and price tables; None if it has none.

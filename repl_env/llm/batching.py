@@ -41,8 +41,7 @@ class SamplingOptions:
     """The choice of tokens: fields of transformers' `GenerationConfig`, and `seed`.
 
     Two are equal if their choices are; only requests with equal options share a batch. Other fields
-    stay
-    as in the model. Temperature 0 means the likeliest token. `given` is the user's argument.
+    stay as in the model. Temperature 0 means the likeliest token. `given` is the user's argument.
     """
 
     key: str
@@ -286,8 +285,7 @@ class RequestBatcher(Generic[Q, A]):
 
     Args:
         run: answers or fails each request of a batch; called in the one thread. Its exception fails
-            the
-            requests that it did not answer.
+            the requests that it did not answer.
         size: the largest number of requests in a batch. May be changed at any time.
         wait: seconds that the oldest request waits for others before it runs in a smaller batch.
     """

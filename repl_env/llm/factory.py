@@ -20,10 +20,8 @@ def model_of(llm: LLM) -> ChatModel | None:
     """Return the model that `llm` names.
 
     With `base_url` it is an `OpenAIModel`; otherwise, with a model or a key, an `HFModel`, as in
-    OpenEnv's
-    `llm_model` and `hf_token`; with neither, None. Environment variables are not read here; front
-    ends
-    read them and fill in `llm`.
+    OpenEnv's `llm_model` and `hf_token`; with neither, None. Environment variables are not read
+    here; front ends read them and fill in `llm`.
 
     Raises:
         ImportError: naming the library and how to install it.

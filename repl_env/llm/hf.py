@@ -48,17 +48,14 @@ class HFModel(ChatModel):
     Args:
         model: its name on the Hub.
         token: of Hugging Face, or a provider's key with `provider`. Only this token is used,
-            neither an
-            environment variable nor a cached login.
+            neither an environment variable nor a cached login.
         base_url: of an Inference Endpoint or another deployment; None is the router.
         provider: the provider that answers; None: the router chooses.
         headers: sent with each request. They and the token are in no repr, log or error.
         sampling: overrides `SAMPLING`, OpenEnv's settings; None removes a setting. Settings unknown
-            to
-            the library go into the request's body, where `extra_body` takes precedence.
+            to the library go into the request's body, where `extra_body` takes precedence.
         timeout: seconds for one attempt. Each retry has the same limit, unless the request sets a
-            limit
-            of the whole call.
+            limit of the whole call.
         max_retries: attempts after the first, for transient failures.
 
     Raises:

@@ -149,8 +149,7 @@ def _transport() -> Any:
     """Return an HTTP client for many concurrent calls that follows no redirects, over aiohttp.
 
     The SDK's default checks each open connection for each request, so that 300 concurrent calls
-    take
-    seconds of CPU time, in openai 2 already 64; it is used if openai 3 has no aiohttp.
+    take seconds of CPU time, in openai 2 already 64; it is used if openai 3 has no aiohttp.
     """
     import openai
 
@@ -196,16 +195,15 @@ class OpenAIModel(ChatModel):
         sampling: arguments of chat completions, such as `temperature`; settings unknown to the SDK
             (`top_k`) go into the request's body, where `extra_body` takes precedence.
         timeout: seconds for one attempt. Each retry has the same limit, unless the request sets a
-            limit
-            of the whole call.
+            limit of the whole call.
         max_retries: attempts after the first, for transient failures.
         stream: request answers in pieces; for endpoints behind proxies that end silent connections.
         record_tokens: request token ids and log-probabilities (vLLM, SGLang) and keep them in
             `Completion.tokens`; None there if the endpoint sends no ids. Not requested from OpenAI.
         structured: send the schema of a request as `response_format`. Many endpoints refuse it.
         max_tokens_field: the field that limits the answer; None: "max_completion_tokens" at
-            OpenAI's,
-            where "max_tokens" is deprecated and refused by newer models, else "max_tokens".
+            OpenAI's, where "max_tokens" is deprecated and refused by newer models, else
+            "max_tokens".
         client: an AsyncOpenAI of the caller, used as it is, from one event loop; never closed here,
             and without the limits on responses. It retries statuses and connections by its own
             settings.

@@ -49,8 +49,7 @@ class LLM:
         """Return the model that a reset's arguments name, in either of two forms.
 
         A name without a token uses the environment's `HF_TOKEN`; without a name that variable is
-        ignored, as
-        it serves other purposes as well.
+        ignored, as it serves other purposes as well.
 
         Raises:
             TypeError: both forms were given, or an argument has the wrong type.

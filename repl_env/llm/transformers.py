@@ -177,10 +177,8 @@ class TransformersModel(ChatModel):
         print(RLM(model).run("How many words?", context=text).final_answer)
     ```
     Concurrent requests, from any tasks and threads, are batched. Answers in lower precision may
-    differ
-    with the batch, as everywhere. A request that is cancelled or out of time does not start, or
-    ends at
-    its next token. Usage is counted, not estimated.
+    differ with the batch, as everywhere. A request that is cancelled or out of time does not start,
+    or ends at its next token. Usage is counted, not estimated.
 
     Args:
         model: a loaded model, used as it is and on its device; or a folder or a name on the hub.
@@ -190,10 +188,9 @@ class TransformersModel(ChatModel):
         dtype: of the weights of a model that is loaded here; "auto": as they were saved.
         max_new_tokens: the default limit of an answer.
         sampling: fields of `transformers.GenerationConfig`, and `seed`. Other fields keep the
-            model's
-            defaults; temperature 0 takes the likeliest token. An answer with a seed is generated
-            alone,
-            and is reproducible if nothing else in the process draws random numbers meanwhile.
+            model's defaults; temperature 0 takes the likeliest token. An answer with a seed is
+            generated alone, and is reproducible if nothing else in the process draws random numbers
+            meanwhile.
         batch_size: the most requests in one batch. Halved, permanently, when memory runs out.
         batch_wait: seconds that a request waits for others, unless the batch is full before.
         record_tokens: answers carry a `TokenTrace`. Its log-probabilities are of the model's own
@@ -260,10 +257,8 @@ class TransformersModel(ChatModel):
 
         Raises:
             ModelError: "request": the prompt does not fit, or the template refuses the messages;
-                "timeout";
-                "memory" (retryable): there is not enough for this request alone; "closed": the
-                model was
-                closed; otherwise the name of an exception of `generate`.
+                "timeout"; "memory" (retryable): there is not enough for this request alone;
+                "closed": the model was closed; otherwise the name of an exception of `generate`.
         """
         if request.model not in {None, self.name}:
             raise ModelError("request", f"the model is {self.name!r}, not {request.model!r}")

@@ -107,8 +107,7 @@ class Block:
     """A block: its name, its content, and its lines.
 
     `begin` is the index of its first line, `end` that of the line after it; `closed`: a fence or a
-    tag
-    ends it, rather than the next block or the end of the text.
+    tag ends it, rather than the next block or the end of the text.
     """
 
     name: str
@@ -458,8 +457,7 @@ def extract_code_blocks(text: str, language: str = "python") -> list[str]:
 
     Blocks named `repl`, as Python or as `language` count, and those named as unspecific code if
     they are
-    plainly Python (`repl_env.parsing.fences`). Unnamed blocks count only without named ones:
-    next
+    plainly Python (`repl_env.parsing.fences`). Unnamed blocks count only without named ones: next
     to named code they are quoted output. Empty blocks are left out, and so is the model's reasoning
     (`without_reasoning`).
     """

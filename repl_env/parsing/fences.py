@@ -216,8 +216,7 @@ class Fences:
     """The fences of a text, and the possible ends of blocks that begin at them.
 
     One pass handles each kind of marks. A model that repeats itself, or a client, may write
-    thousands of
-    fences; a search from each fence for its end would take minutes.
+    thousands of fences; a search from each fence for its end would take minutes.
     """
 
     def __init__(self, lines: list[str], language: str) -> None:
@@ -424,8 +423,7 @@ def _ignore_warnings() -> None:
     """Suppress warnings about invalid escapes in texts that are only inspected.
 
     The filter stays installed, since `warnings.catch_warnings` is not thread-safe; it applies only
-    to
-    the file name of these texts.
+    to the file name of these texts.
     """
     first = warnings.filters[0] if warnings.filters else None
     if first is None or getattr(first[3], "pattern", None) != _FILE:
@@ -458,8 +456,7 @@ def computes(value: ast.expr, known: Collection[str]) -> bool:
     """Return whether an expression is meant to be evaluated, and is not just text.
 
     It has an f-string field, calls a function of the session or of Python, or is more than a name
-    and
-    uses only names of the session.
+    and uses only names of the session.
     """
     functions = _FUNCTIONS | frozenset(known)
     for node in ast.walk(value):
@@ -502,8 +499,7 @@ def tidied(code: str) -> str:
     """Return `code` without console prompts, or without its common indent.
 
     Neither can begin a cell of Python, so correct code stays as it is. In a console transcript,
-    only the
-    lines after prompts are code.
+    only the lines after prompts are code.
     """
     if not code.startswith(_UNTIDY):
         return code

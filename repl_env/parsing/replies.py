@@ -76,10 +76,8 @@ def answer_in(
 
     `variables` are the names in the session: `FINAL(total)` means one of these, and
     `FINAL(len(context))` is evaluated. A name that the text binds itself belongs to code that was
-    not
-    run, and is no answer; `whole` is the text that contains `prose`. `anywhere`: in the middle of a
-    line
-    too. The reasoning before a reply does not count.
+    not run, and is no answer; `whole` is the text that contains `prose`. `anywhere`: in the middle
+    of a line too. The reasoning before a reply does not count.
     """
     prose = _DRESSED.sub(r"\g<answer>", without_reasoning(prose))
     variable = (_VARIABLE_ANYWHERE if anywhere else _VARIABLE).search(prose)
@@ -185,8 +183,7 @@ def read_reply(reply: str, known: Collection[str], *, last: bool = False) -> Rea
     """Return the content of `reply`, which may be any text; no text raises.
 
     `known` are the names in the session. `last`: the model was asked for an answer without code, so
-    an
-    answer may stand in the middle of a line, and unmarked code may be the answer.
+    an answer may stand in the middle of a line, and unmarked code may be the answer.
     """
     parser = PythonParser()
     found = find_code(reply, known, parser)

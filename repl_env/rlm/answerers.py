@@ -325,8 +325,7 @@ class FailedCalls:
 
 # Answerers of sub-calls, and the one that asks a model.
 #
-# `repl_env.rlm.providers` calls functions of users, and
-# `repl_env.rlm.children` starts child runs.
+# `repl_env.rlm.providers` calls functions of users, and `repl_env.rlm.children` starts child runs.
 
 Ended: TypeAlias = Callable[[int, "SubcallReply"], None]
 

@@ -76,8 +76,7 @@ class Spent:
     """The spending of a run, or of a run with all below it.
 
     `estimated_tokens` are token counts that no endpoint reported. `unpriced_calls` are calls of
-    unknown
-    price; they are not in `usd`.
+    unknown price; they are not in `usd`.
     """
 
     calls: int = 0

@@ -32,8 +32,8 @@ def checked_examples(value: Any) -> tuple[tuple[Message, ...], ...]:
     """Return the conversations in `value`, each without its system message.
 
     A conversation is a list of messages, as in `RLMRunResult.messages`: user and assistant
-    alternate, and
-    the assistant has the last message. `value` is a list of conversations, or a single one.
+    alternate, and the assistant has the last message. `value` is a list of conversations, or a
+    single one.
 
     Raises:
         TypeError, ValueError: naming the message in `examples`.
@@ -103,18 +103,15 @@ class RLMRunResult(Displayed):
         child_traces: of the recursive calls of this run.
         answer_value: the answer as JSON, if JSON can carry it.
         stop_reason: "answer"; "max_iterations" (an answer, if any, came after the turns were used
-            up);
-            "budget" and "timeout" (the content of `answer["content"]` is the answer); "error" and
-            "cancelled", which only errors and events carry.
+            up); "budget" and "timeout" (the content of `answer["content"]` is the answer); "error"
+            and "cancelled", which only errors and events carry.
         error_kind: None, or the kind of failure, as in the metadata of steps. "llm" and "sandbox":
-            the
-            run says nothing about the model.
+            the run says nothing about the model.
         usage: the spending of the run with all runs below it; `own` excludes those.
         reward: of the episode, also without an answer; None without an expected answer or a scoring
             rubric, and if `error_kind` is an infrastructure kind.
         ended: "terminated": a submitted answer ended the episode; "truncated": a limit or a loss
-            did,
-            and the content of `answer["content"]` is the answer.
+            did, and the content of `answer["content"]` is the answer.
         task_reward: the task's own part of `reward`, without the rubric's `shaping`.
         task: the facts of the task, with the `group_id`, if the caller gave any.
         reason: the part of the budget that ended the run, in words; None otherwise.
@@ -336,28 +333,22 @@ class RunConfig:
         max_iterations: turns of a run.
         blocks: the code blocks of a reply to run. "all": also after errors, and after an answer for
             their effects on the session; "first"; "until_done": up to an answer; "until_error": up
-            to
-            an error or an answer.
+            to an error or an answer.
         max_outcome: visible characters of one block's outcome.
         max_prompt: the limit of a prompt in units of `measure`; older turns are cut.
         measure: None: characters.
         timeout_s: seconds of execution for one block; None: the sandbox's limit.
         max_output_tokens: of one answer, in runs and to questions. None: the model's own limit; or
             `SHARE` if the budget counts tokens or money, since a call without a limit would reserve
-            all
-            of it, so that no two calls could run concurrently.
+            all of it, so that no two calls could run concurrently.
         prompts: "full": `RLM_SYSTEM_PROMPT`, and the question again in each turn; "short": for
-            models
-            below a billion parameters, `RLM_SYSTEM_PROMPT_SHORT`, and each turn has only the output
-            of
-            the code.
+            models below a billion parameters, `RLM_SYSTEM_PROMPT_SHORT`, and each turn has only the
+            output of the code.
         examples: conversations before the question, as separate turns; see
             `repl_env.rlm.config.checked_examples`.
         prefix: the beginning of each reply, such as a fence, which the model continues. Needs a
-            model
-            with that feature, see `ModelRequest.prefix`. The last turn, which only asks for the
-            answer,
-            has none.
+            model with that feature, see `ModelRequest.prefix`. The last turn, which only asks for
+            the answer, has none.
 
     Raises:
         TypeError, ValueError: naming the field.

@@ -52,8 +52,7 @@ class ScriptedModel(ChatModel):
     ScriptedModel(["```repl\\nn = len(context)\\n```", "```repl\\nFINAL(n)\\n```"])
     ```
     For answers and messages in plain text, tokens are words. `requests` are those made so far. A
-    function
-    may be asynchronous; a plain one must not block.
+    function may be asynchronous; a plain one must not block.
 
     Args:
         script: the answers, or a function that makes them.
@@ -161,20 +160,15 @@ class ReplayModel(ChatModel):
     """Answers each request as in `trajectory`, including failures.
 
     A request is identified by its origin (`ModelRequest.origin`), if its content equals the
-    recorded one
-    except for object addresses. Concurrent calls of one run may have other numbers in another run,
-    and so
-    may the child runs that they begin; such a request is identified by its content alone,
-    preferring the
-    same run, and among several the least used answer.
+    recorded one except for object addresses. Concurrent calls of one run may have other numbers in
+    another run, and so may the child runs that they begin; such a request is identified by its
+    content alone, preferring the same run, and among several the least used answer.
 
     A call's record has only the last answer of the model. With a schema that took two rounds, this
-    is the
-    second answer, given in the first round. Costs are the recorded ones. A request that was given
-    up
+    is the second answer, given in the first round. Costs are the recorded ones. A request that was
+    given up
     before its answer has none here either: it waits until it is given up again, or for a minute
-    more than
-    recorded.
+    more than recorded.
 
     Args:
         trajectory: the source of the answers.

@@ -133,8 +133,7 @@ class TrainingSample(Displayed):
         messages, reply: the same as text; `messages` without the reply.
         input_ids: the tokens of both.
         loss_mask: 1 for each token that the model sampled, including the one that ended its turn; 0
-            for
-            tokens of the prompt and the chat template.
+            for tokens of the prompt and the chat template.
         reward, weight: as the caller gave them.
         run, turn, depth, parent: its place in a tree of runs.
         logprobs: natural logarithms, one for each 1 of `loss_mask`; None if not recorded.
@@ -196,12 +195,9 @@ def sample(
     """Return the sample of `completion` as an answer to `messages`.
 
     Recorded token ids are used as they are, because text does not determine its tokens. Otherwise
-    the
-    tokenizer's chat template does: the tokens of the whole conversation have to begin with those of
-    the
-    prompt, and continue with the reply; if they do not, the template's own marks (`{% generation
-    %}`)
-    delimit the reply. A cut answer has no end of turn among its sampled tokens.
+    the tokenizer's chat template does: the tokens of the whole conversation have to begin with
+    those of the prompt, and continue with the reply; if they do not, the template's own marks (`{%
+    generation %}`) delimit the reply. A cut answer has no end of turn among its sampled tokens.
 
     Args:
         tokenizer: may be None if the completion has the ids of its prompt and its output.

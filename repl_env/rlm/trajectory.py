@@ -57,8 +57,7 @@ class Turn(Displayed):
     """A turn of a run's model.
 
     `messages` are its whole prompt, of which the last `added` were new; `completion` is the reply,
-    the only
-    sampled part.
+    the only sampled part.
     """
 
     number: int
@@ -399,8 +398,7 @@ class Trajectory(Displayed):
         """Read a file.
 
         A last line that was cut is left out, and `complete` is False. Kinds of events and fields
-        that a later
-        release has added to the same version of the format are skipped.
+        that a later release has added to the same version of the format are skipped.
 
         Raises:
             OSError: the file cannot be read.
@@ -492,21 +490,15 @@ class Trajectory(Displayed):
         """Return each turn of each run as a training sample, in the order of `runs`.
 
         Without a tokenizer they are JSON dictionaries: "prompt" (messages) and "completion" (a list
-        of the one
-        reply), the form of conversational trainers, with "run", "parent", "depth", "turn", "reward"
-        (of the
-        root, the purpose of the whole tree), "own_reward", "masked", "truncated" and, of the root,
-        "task",
-        "group_id", "split", "difficulty", "ended" and "task_reward". With a tokenizer they are
-        `repl_env.rlm.samples.TrainingSample`, with token ids and a loss mask,
-        and the
-        root's reward.
+        of the one reply), the form of conversational trainers, with "run", "parent", "depth",
+        "turn", "reward" (of the root, the purpose of the whole tree), "own_reward", "masked",
+        "truncated" and, of the root, "task", "group_id", "split", "difficulty", "ended" and
+        "task_reward". With a tokenizer they are `repl_env.rlm.samples.TrainingSample`, with token
+        ids and a loss mask, and the root's reward.
 
         "masked" samples should not be trained on: their run or its root failed through no fault of
-        the model,
-        or was cut off. Answers to plain sub-calls are no samples: their prompts, with the contexts
-        that code
-        passed, are not in a trajectory.
+        the model, or was cut off. Answers to plain sub-calls are no samples: their prompts, with
+        the contexts that code passed, are not in a trajectory.
 
         Args:
             tokenizer: one of `transformers`, with a chat template.

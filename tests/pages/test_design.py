@@ -1,8 +1,7 @@
 """docs/design.md and docs/design/ agree with the code.
 
-The steps of the jail stand in their order; each kind of failure
-has a row; the entry page links every page; every file that a page names exists. No test file is
-longer than a reader takes in.
+The steps of the jail stand in their order; each kind of failure has a row; the entry page links
+every page; every file that a page names exists. No test file is longer than a reader takes in.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ from tests.security.attacks.fork_bombs import HEAD, STORMS
 _TIMEOUT, _PAUSE = 5.0, 0.005
 # Times as late as in a quiet session that a time-out may be answered, and seconds on top.
 _LATER, _ON_TOP = 5, 1.0
-# Times as slow as alone that the p99 of a neighbour may be. A wait of less
-# than so many seconds is the scheduler's and says nothing.
+# Times as slow as alone that the p99 of a neighbour may be. A wait of less than so many seconds is
+# the scheduler's and says nothing.
 _SLOWER, _LEAST = 10, 0.002
 
 

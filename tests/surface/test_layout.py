@@ -11,8 +11,8 @@ import pytest
 from tests.surface.counts import PACKAGES, modules, repeated_classes
 from tests.surface.names import ROOT
 
-# Ceilings that only fall; the goal is 240 files in all. Above that are
-# the descriptors over a stream of `zygote/stream`.
+# Ceilings that only fall; the goal is 240 files in all. Above that are the descriptors over a
+# stream of `zygote/stream`.
 MAX_FILES = {"repl_sandbox": 118, "repl_env": 146, "repl_server": 33}
 NOT_YET = ("sandbox/repl_sandbox/zygote/stream/",)
 # Folders of fewer than five files, with the reason.

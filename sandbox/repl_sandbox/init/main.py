@@ -295,9 +295,7 @@ class Init:
         return False
 
     def leave(self, branch: SessionBranch) -> None:
-        """Handle the end of the host's connection to `branch`; the last one ends
-        the session.
-        """
+        """Handle the end of the host's connection to `branch`; the last one ends the session."""
         if len(self._branches) == 1:
             self._end()
         if branch.streams is None:

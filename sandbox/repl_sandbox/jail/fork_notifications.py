@@ -1,8 +1,8 @@
 """A filter under which each fork and each request of a process waits for another process.
 
 Covers: clone, clone3, fork and vfork, of threads too, and requests for descriptors
-(native/session_door.h), by seccomp's notifications
-(seccomp_unotify(2), Linux 5.9, which reports end of file once no process is left under a filter).
+(native/session_door.h), by seccomp's notifications (seccomp_unotify(2), Linux 5.9, which reports
+end of file once no process is left under a filter).
 Does not cover: foreign system-call entries (i386, x32), which the tiers' own filter closes, and the
 decision, which belongs to `zygote.fork_limiter`.
 """

@@ -64,8 +64,7 @@ _MAKERS = _INSIDES | {FunctionType, TracebackType, ModuleProxy}
 _print = print
 _FORMATS = ("format", "format_map")
 # Bases of a cell's own classes without private names of their own; SyntaxError has some since
-# CPython 3.14. In a class with any
-# other base, a cell can reach no private name.
+# CPython 3.14. In a class with any other base, a cell can reach no private name.
 _ROOTS = frozenset(
     each
     for each in (object, *vars(builtins).values())

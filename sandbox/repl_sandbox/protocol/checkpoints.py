@@ -130,8 +130,7 @@ class Manifest:
 
     Attributes:
         python, implementation: interpreter that made the checkpoint; only the same minor version
-            can
-            load it.
+            can load it.
         packages: versions of packages that the values may depend on, by name.
         variables: saved variables.
         missing: variables that were not saved, with reasons.

@@ -131,8 +131,7 @@ class _Connection(Generic[_In, _Out]):
 
         Raises:
             RemoteProtocolError: the other side broke the protocol. The buffer is dropped, and each
-                further
-                call raises as well.
+                further call raises as well.
         """
         if self._broken:
             raise RemoteProtocolError("the other side has broken the protocol before")

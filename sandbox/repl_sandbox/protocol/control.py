@@ -240,9 +240,8 @@ def _moved_up(fd: int) -> int:
 
 # The host's requests to its zygote for each session, and the answers: words separated by spaces.
 #
-# All other messages are JSON. But each page that a process writes to after a
-# fork is copied, parsing JSON writes to some 60 pages, and the zygote forks between any two of
-# these requests.
+# All other messages are JSON. But each page that a process writes to after a fork is copied,
+# parsing JSON writes to some 60 pages, and the zygote forks between any two of these requests.
 
 # Numbers, and the settings of a session, whose names and values are the engine's own.
 _MAX_REQUEST = 4096

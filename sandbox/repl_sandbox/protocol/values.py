@@ -103,8 +103,7 @@ def encoded(value: object, *, ascii_only: bool = True, any_keys: bool = False) -
     Raises:
         TypeError: JSON has no form for a part of the value.
         ValueError: a number is not finite, the value contains itself, is nested too deeply, or has
-            an
-            iterable of more than `MAX_ELEMENTS`.
+            an iterable of more than `MAX_ELEMENTS`.
         Exception: any exception of the value's own classes.
     """
     converted: list[object] = []

@@ -211,8 +211,7 @@ def run_coroutine(coroutine: Coroutine[Any, Any, object], namespace: Namespace) 
 
     Raises:
         Exception: any exception of the coroutine; KeyboardInterrupt or SystemExit from anything on
-            the
-            loop, after the coroutine was cancelled. The loop can be used again in every case.
+            the loop, after the coroutine was cancelled. The loop can be used again in every case.
     """
     loop = _loop(namespace)
     contexts: list[Context] = []

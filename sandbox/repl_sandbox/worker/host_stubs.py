@@ -263,8 +263,7 @@ class HostCallClient:
 
         Raises:
             OSError: no descriptor number was free, because the session's code uses all of its
-                limit; or
-                the host no longer needs the file.
+                limit; or the host no longer needs the file.
         """
         reply = self._channel.ask(HostCall(next(self._numbers), self.cell, MEMFD, _NO_ARGUMENTS))
         if not reply.ok:
