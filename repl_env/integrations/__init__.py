@@ -1,20 +1,25 @@
-"""Classes of trainers and their libraries over our episodes, a module for each library."""
+"""Episodes for trainers, agent frameworks and hubs, a module for each library or more."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
-# Arguments of a reset that a trainer's dataset may have a column for. Keys of models are none.
+# Arguments of a reset that a trainer's dataset may have a column for; API keys are no columns.
 COLUMNS = (
     "context", "contexts", "files", "task_prompt", "expected_answer", "answer_schema",
     "max_iterations", "seed",
 )  # fmt: skip
 
+# The same, with the id of an episode, which the rows of one task must not share.
+ARGUMENTS = (*COLUMNS, "episode_id")
+
 # How to install what the modules of `torchrl` import, and the libraries themselves.
 TORCHRL = (
-    "TorchRL: pip install 'repl-env[torchrl]'", "torch", "torchrl", "tensordict", "gymnasium",
+    "TorchRL: pip install 'repl-env[torchrl]'",
+    "torch", "torchrl", "tensordict", "gymnasium", "numpy",
 )  # fmt: skip
 
 
@@ -28,9 +33,15 @@ def needing(install: str, *libraries: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in libraries:
+        is_said = isinstance(error.__cause__, ModuleNotFoundError)  # by a block within this one
+        if is_said or (error.name or "").partition(".")[0] not in libraries:
             raise
         raise ModuleNotFoundError(f"this needs {install}", name=error.name) from error
+
+
+def session_code(name: str) -> str:
+    """Return the code of the file `name` of `session_code/`, which runs in sessions."""
+    return (Path(__file__).with_name("session_code") / name).read_text(encoding="utf-8")
 
 
 def request_of_row(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,6 @@ import asyncio
 import base64
 import errno
 from functools import cache
-from importlib.resources import files
 from itertools import count
 from typing import Any, Literal, NoReturn, overload
 
@@ -18,7 +17,7 @@ from pydantic import BaseModel, ConfigDict
 
 from repl_env import Limits, SandboxError
 from repl_env.episode.sandboxes import SandboxProvider, SandboxSettings
-from repl_env.integrations import needing
+from repl_env.integrations import needing, session_code
 from repl_sandbox import AsyncSandbox, AsyncSession, Killed, TimedOut
 
 with needing("Inspect: pip install 'repl-env[inspect]'", "inspect_ai"):
@@ -290,8 +289,7 @@ def _config(value: SandboxEnvironmentConfigType | None) -> REPLSandboxConfig:
 
 @cache
 def _commands() -> str:
-    inside = files("repl_env.integrations").joinpath("session_code", "inspect_commands.py")
-    return inside.read_text(encoding="utf-8")
+    return session_code("inspect_commands.py")
 
 
 def _encoded(data: str | bytes) -> str:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import contextlib
 import logging
 import os
 import time
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any, Protocol, TypeAlias, TypeVar
 from urllib.parse import quote, unquote_to_bytes
 
@@ -63,6 +62,118 @@ from repl_env.integrations.mcp_tools import (
     result_of_reset,
 )
 from repl_env.models import REPLAction, REPLObservation
+
+# A server of the Model Context Protocol whose tools are those of a session.
+#
+# The SDK speaks the protocol, in all its versions. The wire is the business of
+# `repl_env.integrations.mcp_stdio` and of the endpoint.
+
+log = logging.getLogger(__name__)
+
+Context: TypeAlias = ServerRequestContext[Any, Any]
+
+
+def server(instructions: str, calls: ToolCalls | None = None) -> Server[Any]:
+    """A server of the tools, whose calls go to `calls`.
+
+    None: whoever drives the server by the SDK's `serve_one` gives the calls as its lifespan state.
+    """
+
+    @asynccontextmanager
+    async def lifespan(_: Server[Any]) -> AsyncIterator[ToolCalls | None]:
+        yield calls
+
+    return Server(
+        "repl-env",
+        version=__version__,
+        title="Python REPL",
+        instructions=instructions,
+        lifespan=lifespan,
+        on_list_tools=_list_tools,
+        on_call_tool=_call_tool,
+        on_list_resources=_list_resources,
+        on_read_resource=_read_resource,
+    )
+
+
+def instructions(*, isolated: bool, more: str = "") -> str:
+    """Return the instructions about a session for a client's model."""
+    sandbox_note = (
+        "It is held by a sandbox, without network or files of the machine it runs on."
+        if isolated
+        else "Nothing isolates it from the machine it runs on."
+    )
+    return f"A Python session that stays from call to call. {sandbox_note}{more}"
+
+
+async def _call_tool(context: Context, params: CallToolRequestParams) -> CallToolResult:
+    return await settled(_translated(_call(context.lifespan_context, context, params)))
+
+
+async def _list_tools(context: Context, params: PaginatedRequestParams | None) -> ListToolsResult:
+    return ListToolsResult(tools=list(TOOLS))
+
+
+async def _list_resources(
+    context: Context, params: PaginatedRequestParams | None
+) -> ListResourcesResult:
+    cursor = None if params is None else params.cursor
+    return await settled(_translated(list_resources(context.lifespan_context, cursor)))
+
+
+async def _read_resource(context: Context, params: ReadResourceRequestParams) -> ReadResourceResult:
+    return await settled(_translated(read_resource(context.lifespan_context, params.uri)))
+
+
+async def _call(
+    calls: ToolCalls, context: Context, params: CallToolRequestParams
+) -> CallToolResult:
+    async with AsyncExitStack() as stack:
+        report = None
+        if context.meta is not None and "progress_token" in context.meta:
+            report = await stack.enter_async_context(reporting(_reporter(context)))
+        return await calls.call(params.name, params.arguments, report)
+
+
+async def _translated(work: Coroutine[Any, Any, T]) -> T:
+    """Await `work`, and turn its errors into those of the protocol."""
+    try:
+        return await work
+    except BadMessage as error:
+        raise MCPError(error.code, error.message) from None
+    except MCPError:
+        raise
+    except Exception as error:
+        # Boundary: what a client is told of our own failures is where to find them.
+        where = uuid.uuid4().hex
+        log.exception("call %s failed", where)
+        raise MCPError(INTERNAL_ERROR, "the call failed here", {"id": where}) from error
+
+
+def _reporter(context: Context) -> Report:
+    async def report(seconds: float, text: str) -> None:
+        await context.session.report_progress(seconds, message=text)
+
+    return report
+
+
+async def settled(work: Coroutine[Any, Any, T]) -> T:
+    """`await work`; but whoever is cancelled meanwhile goes only when `work` has ended.
+
+    The SDK cancels by anyio's scopes, which cancel a task again each time it waits. A cell that is
+    interrupted waits for its end: it is cancelled once, and waited for.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        task.cancel()
+        with anyio.CancelScope(shield=True):
+            await asyncio.wait([task])
+        if not task.cancelled():
+            task.exception()  # nobody is there to be told
+        raise
+
 
 # One message of the Model Context Protocol as text: what it is, or the error that answers it.
 #
@@ -158,17 +269,17 @@ Report: TypeAlias = Callable[[float, str], Awaitable[None]]
 MAX_CHARACTERS = 4000
 
 # Seconds between two notifications: as often as a person reads.
-PAUSE = 0.2
+NOTIFICATION_PAUSE = 0.2
 
 # Seconds in which the rest of a line may follow its beginning.
-GATHERING = 0.03
+LINE_GATHERING = 0.03
 
 # Seconds of silence after which a notification says that the code still runs: clients that wait a
 # minute for a sign of life are common.
-SILENCE = 10.0
+NOTIFICATION_SILENCE = 10.0
 
 
-@contextlib.asynccontextmanager
+@asynccontextmanager
 async def reporting(report: Report) -> AsyncGenerator[OnOutput]:
     """While this is entered, what the function that it yields is told goes to `report`."""
     output = _Output()
@@ -183,7 +294,7 @@ async def reporting(report: Report) -> AsyncGenerator[OnOutput]:
 
 
 class _Output:
-    """Return the output that no notification has carried yet."""
+    """The output that no notification has carried yet."""
 
     def __init__(self) -> None:
         self.news = asyncio.Event()
@@ -206,13 +317,13 @@ class _Output:
 async def _tell(output: _Output, report: Report) -> None:
     began = time.monotonic()
     while True:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(SILENCE):
+        with suppress(TimeoutError):
+            async with asyncio.timeout(NOTIFICATION_SILENCE):
                 await output.news.wait()
-                await asyncio.sleep(GATHERING)
+                await asyncio.sleep(LINE_GATHERING)
         seconds = time.monotonic() - began
         await report(seconds, output.take() or f"The code has run for {seconds:.0f} s.")
-        await asyncio.sleep(PAUSE)
+        await asyncio.sleep(NOTIFICATION_PAUSE)
 
 
 # Run tool calls: step a session's episode and build the result.
@@ -415,9 +526,9 @@ def _complaints(error: ValidationError) -> str:
 
 SCHEME = "workspace:///"
 # Bytes of a file that is read: a message carries all of it, and as base64 a third more.
-MAX_BYTES = 16 << 20
+MAX_RESOURCE_BYTES = 16 << 20
 # Entries of a listing, directories included, and of one page of it.
-MAX_ENTRIES, PAGE = 100_000, 1000
+MAX_RESOURCES, RESOURCES_PER_PAGE = 100_000, 1000
 
 
 async def list_resources(calls: ToolCalls | None, cursor: str | None) -> ListResourcesResult:
@@ -434,14 +545,15 @@ async def list_resources(calls: ToolCalls | None, cursor: str | None) -> ListRes
     except NotReset:
         found = []
     files = [file for file in found if file.kind == "file"]
-    more = str(first + PAGE) if len(files) > first + PAGE else None
+    more = str(first + RESOURCES_PER_PAGE) if len(files) > first + RESOURCES_PER_PAGE else None
     return ListResourcesResult(
-        resources=[_resource(file) for file in files[first : first + PAGE]], next_cursor=more
+        resources=[_resource(file) for file in files[first : first + RESOURCES_PER_PAGE]],
+        next_cursor=more,
     )
 
 
 async def _list(files: Any) -> Any:
-    return await files.list(limit=MAX_ENTRIES)
+    return await files.list(limit=MAX_RESOURCES)
 
 
 def _resource(file: Any) -> Resource:
@@ -460,7 +572,7 @@ async def read_resource(calls: ToolCalls | None, uri: str) -> ReadResourceResult
     if calls is None:
         raise _unreadable(uri, "there is no session")
     try:
-        content = await calls.on_files(lambda files: files.get(path, limit=MAX_BYTES))
+        content = await calls.on_files(lambda files: files.get(path, limit=MAX_RESOURCE_BYTES))
     except NotReset:
         raise _unreadable(uri, "there is no session yet; call `execute` or `reset`") from None
     except OSError as error:
@@ -488,115 +600,3 @@ def _uri(path: str) -> str:
 
 def _unreadable(uri: str, reason: str) -> BadMessage:
     return BadMessage(INVALID_PARAMS, f"{uri[:200]} cannot be read: {reason[:500]}")
-
-
-# A server of the Model Context Protocol whose tools are those of a session.
-#
-# The SDK speaks the protocol, in all its versions. The wire is the business of
-# `repl_env.integrations.mcp_stdio` and of the endpoint.
-
-log = logging.getLogger(__name__)
-
-Context: TypeAlias = ServerRequestContext[Any, Any]
-
-
-def server(instructions: str, calls: ToolCalls | None = None) -> Server[Any]:
-    """A server of the tools, whose calls go to `calls`.
-
-    None: whoever drives the server by the SDK's `serve_one` gives the calls as its lifespan state.
-    """
-
-    @asynccontextmanager
-    async def lifespan(_: Server[Any]) -> AsyncIterator[ToolCalls | None]:
-        yield calls
-
-    return Server(
-        "repl-env",
-        version=__version__,
-        title="Python REPL",
-        instructions=instructions,
-        lifespan=lifespan,
-        on_list_tools=_list_tools,
-        on_call_tool=_call_tool,
-        on_list_resources=_list_resources,
-        on_read_resource=_read_resource,
-    )
-
-
-def instructions(*, isolated: bool, more: str = "") -> str:
-    """Return the instructions about a session for a client's model."""
-    sandbox_note = (
-        "It is held by a sandbox, without network or files of the machine it runs on."
-        if isolated
-        else "Nothing isolates it from the machine it runs on."
-    )
-    return f"A Python session that stays from call to call. {sandbox_note}{more}"
-
-
-async def _call_tool(context: Context, params: CallToolRequestParams) -> CallToolResult:
-    return await settled(_reported(_call(context.lifespan_context, context, params)))
-
-
-async def _list_tools(context: Context, params: PaginatedRequestParams | None) -> ListToolsResult:
-    return ListToolsResult(tools=list(TOOLS))
-
-
-async def _list_resources(
-    context: Context, params: PaginatedRequestParams | None
-) -> ListResourcesResult:
-    cursor = None if params is None else params.cursor
-    return await settled(_reported(list_resources(context.lifespan_context, cursor)))
-
-
-async def _read_resource(context: Context, params: ReadResourceRequestParams) -> ReadResourceResult:
-    return await settled(_reported(read_resource(context.lifespan_context, params.uri)))
-
-
-async def _call(
-    calls: ToolCalls, context: Context, params: CallToolRequestParams
-) -> CallToolResult:
-    async with AsyncExitStack() as stack:
-        report = None
-        if context.meta is not None and "progress_token" in context.meta:
-            report = await stack.enter_async_context(reporting(_reporter(context)))
-        return await calls.call(params.name, params.arguments, report)
-
-
-async def _reported(work: Coroutine[Any, Any, T]) -> T:
-    """Await `work`, and turn its errors into those of the protocol."""
-    try:
-        return await work
-    except BadMessage as error:
-        raise MCPError(error.code, error.message) from None
-    except MCPError:
-        raise
-    except Exception as error:
-        # Boundary: what a client is told of our own failures is where to find them.
-        where = uuid.uuid4().hex
-        log.exception("call %s failed", where)
-        raise MCPError(INTERNAL_ERROR, "the call failed here", {"id": where}) from error
-
-
-def _reporter(context: Context) -> Callable[[float, str], Awaitable[None]]:
-    async def report(seconds: float, text: str) -> None:
-        await context.session.report_progress(seconds, message=text)
-
-    return report
-
-
-async def settled(work: Coroutine[Any, Any, T]) -> T:
-    """`await work`; but whoever is cancelled meanwhile goes only when `work` has ended.
-
-    The SDK cancels by anyio's scopes, which cancel a task again each time it waits. A cell that is
-    interrupted waits for its end: it is cancelled once, and waited for.
-    """
-    task = asyncio.ensure_future(work)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        task.cancel()
-        with anyio.CancelScope(shield=True):
-            await asyncio.wait([task])
-        if not task.cancelled():
-            task.exception()  # nobody is there to be told
-        raise

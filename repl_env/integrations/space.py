@@ -28,8 +28,8 @@ BASE = "python:3.12-slim"
 _IMAGE = re.compile(r"[a-z0-9][A-Za-z0-9._:/@-]{0,254}")
 _LONGEST_TITLE = 100
 # Names of the hub: letters, digits, and marks that neither begin nor end a name.
-_NAME = r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,94}[A-Za-z0-9])?"
-_REPO = re.compile(rf"{_NAME}/{_NAME}")
+_HUB_NAME = r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,94}[A-Za-z0-9])?"
+_REPO = re.compile(rf"{_HUB_NAME}/{_HUB_NAME}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +84,7 @@ def _is_repo(repo: str) -> bool:
 
 # The machines that the hub runs Spaces on.
 SPACES = "x86_64"
-PATTERN = "native/repl_native-*.so"
+LIBRARY_PATTERN = "native/repl_native-*.so"
 
 
 def libraries() -> Iterator[tuple[str, bytes]]:
@@ -121,16 +121,18 @@ def _compiled(machine: str) -> bytes:
 # runs. It carries the native library for the machines of Spaces, and for this machine where it has
 # another.
 
-NAME = "openenv-repl-env"
+DISTRIBUTION = "openenv-repl-env"
 PACKAGES = ("repl_env", "repl_sandbox", "repl_server")
 # Either may be installed; both hold the same packages.
-_SOURCES = ("repl-env", NAME)
+_SOURCES = ("repl-env", DISTRIBUTION)
 # Files of the metadata: the others say how and where pip installed the distribution.
 _METADATA_PATTERNS = ("METADATA", "entry_points.txt", "licenses/*")
 # A folder of a checkout may hold more than the package: caches, settings, keys.
 _LEFT_OUT = (".*", "__pycache__", "*.pyc", "*.env", "*.pem", "*.key", "*.orig", "*.rej", "*~")
 _TAG = "py3-none-any"
-_WHEEL = f"Wheel-Version: 1.0\nGenerator: repl-env\nRoot-Is-Purelib: true\nTag: {_TAG}\n".encode()
+_WHEEL_METADATA = (
+    f"Wheel-Version: 1.0\nGenerator: repl-env\nRoot-Is-Purelib: true\nTag: {_TAG}\n".encode()
+)
 # The earliest time that a zip can say: the same files make the same bytes.
 _TIME = (1980, 1, 1, 0, 0, 0)
 _MODE = 0o100644 << 16
@@ -161,8 +163,8 @@ def packed() -> tuple[str, bytes]:
         OSError: a file cannot be read.
     """
     installed = _installed()
-    stem = f"{NAME.replace('-', '_')}-{installed.version}"
-    metadata = dict(_metadata(installed)) | {"WHEEL": _WHEEL}
+    stem = f"{DISTRIBUTION.replace('-', '_')}-{installed.version}"
+    metadata = dict(_metadata(installed)) | {"WHEEL": _WHEEL_METADATA}
     if "METADATA" not in metadata:
         raise PackingError("the installed repl-env lists none of its files")
     members = {name: data for package in PACKAGES for name, data in _package(package)}
@@ -193,7 +195,7 @@ def _package(name: str) -> Iterator[tuple[str, bytes]]:
             continue
         if path.is_symlink() or not path.is_file():
             continue
-        if inside.match(PATTERN):
+        if inside.match(LIBRARY_PATTERN):
             continue
         if path.suffix == ".so":
             raise PackingError(f"{name}/{inside} is compiled: the wheel would fit this system only")
@@ -219,7 +221,7 @@ def _metadata(installed: Distribution) -> Iterator[tuple[str, bytes]]:
 def _renamed(metadata: bytes) -> bytes:
     """`metadata` with the other name, also where the project asks for extras of its own."""
     fields, blank, description = metadata.decode().partition("\n\n")
-    fields = re.sub(r"(?m)^(Name: |Requires-Dist: )repl-env(?=$|\[)", rf"\1{NAME}", fields)
+    fields = re.sub(r"(?m)^(Name: |Requires-Dist: )repl-env(?=$|\[)", rf"\1{DISTRIBUTION}", fields)
     return f"{fields}{blank}{description}".encode()
 
 

@@ -20,7 +20,7 @@ from repl_env.common.threads import ThreadPool
 from repl_env.env.async_episode import Result
 from repl_env.env.rows import EpisodeRows, RowResult, escaped, message_of, template_tokens
 from repl_env.errors import EpisodeAborted
-from repl_env.integrations import COLUMNS
+from repl_env.integrations import ARGUMENTS
 from repl_env.integrations.trl_templates import BetweenReplies, use_fences
 from repl_env.local import LocalREPLEnv
 from repl_env.models import REPLAction, action_of
@@ -44,9 +44,6 @@ __getattr__, __dir__ = lazy_exports(
 )
 
 # Rows of a dataset as the arguments of resets.
-
-# Arguments of a reset that a dataset may have a column for.
-ARGUMENTS = (*COLUMNS, "episode_id")
 
 
 def columns_of(given: Mapping[str, str] | None) -> dict[str, str]:
@@ -316,7 +313,7 @@ def _without_masked(rewards: Rewards, batch: dict[str, Any]) -> list[float | Non
 #
 # TRL's own loop runs the tool calls of a batch one after another, and so its resets.
 
-_opener = ThreadPool(1, "repl-trl-reset")
+_batch_reset = ThreadPool(1, "repl-trl-reset")
 
 
 def rollout_func(dataset: Iterable[Mapping[str, Any]], **arguments: Any) -> Rollouts:
@@ -435,7 +432,9 @@ class Rollouts:
         """Begin the episodes, which open while the model writes."""
         requests = [self._request(prompt) for prompt in prompts]
         shared = self._shared
-        return _opener.submit(lambda: rows.reset(requests, only=range(len(requests)), **shared))
+        return _batch_reset.submit(
+            lambda: rows.reset(requests, only=range(len(requests)), **shared)
+        )
 
     def _request(self, prompt: Any) -> dict[str, Any]:
         try:

@@ -12,11 +12,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from repl_env import (
-    ModelError,
-    REPLObservation,
-    StepResult,
-)
+from repl_env import ModelError, REPLObservation, StepResult
 from repl_env.env.rows import action_of_reply, escaped, message_of
 from repl_env.integrations import needing
 from repl_env.integrations.verifiers_episodes import (
@@ -340,7 +336,7 @@ class REPLHarness(vf.Harness[REPLHarnessConfig]):
 
     def _rlm(self, model: OpenAIModel, data: vf.TaskData, cells: _Cells) -> RLM:
         config = self.config
-        turns = data.max_iterations if isinstance(data, REPLData) else DEFAULT_MAX_ITERATIONS
+        turns = turns_of(data)
         usual = RLM_SYSTEM_PROMPT if config.prompts == "full" else RLM_SYSTEM_PROMPT_SHORT
         return RLM(
             model,

@@ -147,7 +147,7 @@ class EpisodeRecord(BaseModel):
 # The data of one task of verifiers, the state of its episode, and the arguments of its reset.
 
 
-@set_module("repl_env.integrations.verifiers")
+# Without `set_module`: the tool server of each rollout imports the module that `__module__` names.
 class REPLData(vf.TaskData):
     """One question, what it is about, and the expected answer, which no session ever has.
 

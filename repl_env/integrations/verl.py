@@ -1,6 +1,6 @@
 """verl: a session as a tool of verl's agent loop.
 
-Needs verl, in a virtual environment of its own: `pip install repl-env verl`. A configuration of
+Needs verl, in a virtual environment of its own: `pip install 'repl-env[verl]'`. A configuration of
 tools names the class:
 ```yaml
 tools:
@@ -21,7 +21,7 @@ from repl_env import AsyncLocalREPLEnv, EpisodeAborted, EpisodeDone, NotReset, R
 from repl_env.env.rows import escaped, message_of
 from repl_env.integrations import needing, request_of_row
 
-with needing("verl: pip install verl", "verl"):
+with needing("verl: pip install 'repl-env[verl]'", "verl", "torch"):
     from verl.tools.base_tool import BaseTool
     from verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse
 
@@ -154,6 +154,10 @@ class _Episode:
             return ToolResponse(text=escaped(message_of(seen))), reward, metrics
 
 
+# Loops keep weak references to their tasks.
+_CLOSING: set[Any] = set()
+
+
 def _close_soon(loop: asyncio.AbstractEventLoop, env: AsyncLocalREPLEnv) -> None:
     if not loop.is_closed():
         loop.call_soon_threadsafe(lambda: _CLOSING.add(loop.create_task(_close(env))))
@@ -163,7 +167,3 @@ async def _close(env: AsyncLocalREPLEnv) -> None:
     await env.close()
     task = asyncio.current_task()
     _CLOSING.discard(task)
-
-
-# Loops keep weak references to their tasks.
-_CLOSING: set[Any] = set()

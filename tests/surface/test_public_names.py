@@ -70,8 +70,9 @@ def test_a_package_exports_no_name_outside_its_list(module: str) -> None:
 
 
 ELSEWHERE = {
-    # verifiers starts the module that a tool set names, as a program.
+    # verifiers starts the module of a tool set as a program, which imports that of the data.
     ("repl_env.integrations.verifiers", "REPLToolset"),
+    ("repl_env.integrations.verifiers", "REPLData"),
     # Tracebacks in a session name it without a module, as Python's own exceptions.
     ("repl_sandbox", "PolicyError"),
 }

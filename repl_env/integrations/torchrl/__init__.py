@@ -47,11 +47,11 @@ _NAMES_BY_MODULE = {
         "StateToMessage",
         "TaskSampler",
         "TemplateTransform",
-        "get_args",
         "make_mlgym",
     ),
     "repl_env.integrations.torchrl.chat_tasks": ("TaskPrimer",),
     "repl_env.integrations.torchrl.datasets": ("log_masked_share",),
+    "repl_env.integrations.torchrl.mlgym_config": ("get_args",),
     "repl_env.integrations.torchrl.tools": ("REPLToolTransform",),
 }
 

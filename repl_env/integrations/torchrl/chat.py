@@ -1,6 +1,7 @@
-"""`REPLChatEnv` and `DatasetREPLChatEnv`: TorchRL's `ChatEnv` and `DatasetChatEnv`, over episodes.
+"""`ChatEpisodes`, and over them `REPLChatEnv` and `DatasetREPLChatEnv`, as in TorchRL.
 
-Both are here because each makes the other: `REPLChatEnv.from_dataloader` as in TorchRL."""
+Both environments are here because each makes the other (`REPLChatEnv.from_dataloader`).
+"""
 
 from __future__ import annotations
 
@@ -196,11 +197,6 @@ class ChatEpisodes:
         return row
 
 
-# `REPLChatEnv` and `DatasetREPLChatEnv`: TorchRL's `ChatEnv` and `DatasetChatEnv`, over episodes.
-#
-# Both are here because each makes the other: `REPLChatEnv.from_dataloader` as in TorchRL.
-
-
 class _WithTokenizer(type(EnvBase)):  # type: ignore[misc]
     """Adds the argument `with_tokenizer` of TorchRL's `ChatEnv`."""
 
@@ -237,7 +233,7 @@ class REPLChatEnv(EnvBase, metaclass=_WithTokenizer):
     that are arguments of an episode's reset, as `context`, `expected_answer` and `task_prompt`
     (default: the last message of the query), and `task_id` (default: a hash of the row). A step
     adds to the next prompt: `reward`, `task_reward`, `done`, `terminated` (answered), `truncated`
-    (ended by a limit) and `masked`, as `repl_env.integrations.torchrl.datasets` has them.
+    (ended by a limit) and `masked`: float32 and bool of shape (*batch, 1).
 
     Args:
         input_mode: "history", "text" or "tokens". The latter two need a `tokenizer`.
@@ -437,7 +433,7 @@ class REPLChatEnv(EnvBase, metaclass=_WithTokenizer):
         mask = tensordict.get(key, None)
         if mask is None:
             return list(range(len(self._chat)))
-        return [number for number, named_rows in enumerate(mask.reshape(-1).tolist()) if named_rows]
+        return [number for number, is_named in enumerate(mask.reshape(-1).tolist()) if is_named]
 
     def _tasks(self, tensordict: TensorDictBase, numbers: Sequence[int]) -> dict[int, RowTask]:
         """The tasks that the rows `numbers` of a reset bring."""

@@ -17,8 +17,8 @@ from torchrl.envs.llm.transforms import DataLoadingPrimer
 
 from repl_env.common.display import set_module
 from repl_env.common.values import at_least
+from repl_env.integrations import ARGUMENTS
 from repl_env.integrations.torchrl.datasets import (
-    ARGUMENTS,
     LABELS,
     endless,
     loader,
@@ -29,7 +29,6 @@ from repl_env.integrations.torchrl.prompts import InputMode, Message, Prompt, ba
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
-    from torchrl.data import Composite
 
 
 # The rows of a chat environment: the task that each works on, and its prompt.

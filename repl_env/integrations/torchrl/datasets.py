@@ -25,15 +25,13 @@ from repl_env.common.display import set_module
 from repl_env.common.files import read_regular
 from repl_env.common.values import at_least
 from repl_env.env.rows import RowResult
-from repl_env.integrations import COLUMNS
+from repl_env.integrations import ARGUMENTS
 
 # Columns of a dataset, in the tensordict that resets an environment, as the requests of its rows.
 #
 # TorchRL drops every entry of that tensordict which is in no state spec, without a word, so that
-# the columns must be named to it (`state_columns`).
+# the columns must be named to it (`with_state_columns`).
 
-# Arguments of a reset that a dataset may have a column for.
-ARGUMENTS = (*COLUMNS, "episode_id")
 # Columns that say which task a row is; what groups and reports rollouts needs them.
 LABELS = ("task_id", "group_id", "split", "difficulty")
 

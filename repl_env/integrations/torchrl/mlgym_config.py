@@ -13,6 +13,7 @@ from typing import Any
 
 from repl_env.common.display import set_module
 from repl_env.common.values import at_least
+from repl_env.integrations import session_code
 from repl_env.tasks import Task, load
 
 # The texts of the prompts, and how a template is filled in.
@@ -131,7 +132,6 @@ def _documented(node: ast.FunctionDef) -> str:
 
 # Settings of an agent: templates, commands, environment variables, the state command.
 
-_STATE = Path(__file__).parents[1] / "session_code" / "state_command.py"
 _COMMANDS = """\
 - validate(): evaluates the submission's files as they are, and returns the score.
 - submit(): hands in the submission's files, and ends the episode."""
@@ -147,7 +147,7 @@ class StateCommand:
     """
 
     name: str = "task_state()"
-    code: str = field(default_factory=lambda: _STATE.read_text(encoding="utf-8"), repr=False)
+    code: str = field(default_factory=lambda: session_code("state_command.py"), repr=False)
     variables: tuple[str, ...] = ("working_dir", "files")
 
 

@@ -90,7 +90,7 @@ def messages_of(history: Any) -> list[Message]:
     """The messages of one conversation, without those that fill it up."""
     flat = history.reshape(-1) if history.ndim != 1 else history
     found = [
-        {name: entries for name, value in each.items() if (entries := plain(value)) is not None}
+        {name: read for name, value in each.items() if (read := plain(value)) is not None}
         for each in flat.unbind(0)
     ]
     return [message for message in found if message.get("role") not in (None, PADDING)]
@@ -125,14 +125,14 @@ def _checked(value: Any, role: str, key: str, number: int) -> list[Message]:
     return [dict(message) for message in value]
 
 
-def _check_message(message: object, entries: str) -> None:
+def _check_message(message: object, where: str) -> None:
     if not (isinstance(message, Mapping) and "role" in message and "content" in message):
-        raise TypeError(f"{entries}: must be a dict with role and content, not {message!r:.80}")
+        raise TypeError(f"{where}: must be a dict with role and content, not {message!r:.80}")
     for name in ("role", "content"):
         if not isinstance(message[name], str):
-            raise TypeError(f"{entries}: {name} must be text, not {type(message[name]).__name__}")
+            raise TypeError(f"{where}: {name} must be text, not {type(message[name]).__name__}")
     if unknown := sorted(map(str, message.keys() - _FIELDS)):
-        raise TypeError(f"{entries}: a History has no {', '.join(unknown)}")
+        raise TypeError(f"{where}: a History has no {', '.join(unknown)}")
 
 
 # The chat template of a tokenizer: a prompt, and the text between a reply and the next one.
@@ -226,7 +226,7 @@ class ChatTemplate:
         return text
 
 
-# The prompts of a conversation in forms of TorchRL: here messages and text.
+# The prompts of a conversation in forms of TorchRL: messages and text; then token ids.
 #
 # Each form makes the first prompt of a row, reads the policy's reply out of its action, and makes
 # the next prompt of what the policy wrote and one message. A prompt is a plain value, and becomes
@@ -476,7 +476,7 @@ class TokenPrompts:
             prompt_ids, sampled = self._prompt_ids(tokens, prompt_ids, sampled)
         elif full is None:
             raise no_action("tokens")
-        elif _begins(full, prompt_ids):
+        elif _ids_begin(full, prompt_ids):
             response = full[len(prompt_ids) :]
         else:  # the caller changed what came before
             prompt_ids, sampled, response = prompt_ids[:0], sampled[:0], full
@@ -490,7 +490,7 @@ class TokenPrompts:
         ids, sampled = reply.so_far.ids, reply.so_far.sampled
         behind = self._template.ids(self._template.behind_reply(message))
         end = self._template.turn_end_ids
-        if _ends(ids, end) and _begins(behind, end):
+        if _ids_end(ids, end) and _ids_begin(behind, end):
             behind = behind[len(end) :]
         put_in = torch.zeros_like(behind, dtype=torch.bool)
         return Ids(torch.cat([ids, behind]), torch.cat([sampled, put_in]))
@@ -505,14 +505,14 @@ class TokenPrompts:
         return {"tokens": Tokens(prompt=ids, padded=False), "masks": masks}
 
     def answered(self, row: TensorDictBase, prompt: Prompt) -> bool:
-        return _ends(_ids(container(row, "tokens"), "prompt"), prompt.ids)
+        return _ids_end(_ids(container(row, "tokens"), "prompt"), prompt.ids)
 
     def _prompt_ids(
         self, tokens: Any, prompt_ids: torch.Tensor, sampled: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The prompt that was answered: the last one, except where the caller changed it."""
         ids = _ids(tokens, "prompt")
-        if ids is None or _ends(ids, prompt_ids):
+        if ids is None or _ids_end(ids, prompt_ids):
             return prompt_ids, sampled
         own = (ids != self._template.tokenizer.pad_token_id).nonzero()
         ids = ids[int(own[0]) if len(own) else len(ids) :]
@@ -537,7 +537,7 @@ def mark_sampled(row: TensorDictBase) -> None:
     prompt, response = tokens.get("prompt", None), tokens.get("response", None)
     both = None if prompt is None or response is None else torch.cat([prompt, response])
     for whole in (both, tokens.get("full", None)):
-        if whole is not None and _begins(following, whole):
+        if whole is not None and _ids_begin(following, whole):
             break
     else:
         return
@@ -555,11 +555,11 @@ def _ids(tokens: Any, name: str) -> torch.Tensor | None:
     return found.reshape(-1).to("cpu", torch.int64)
 
 
-def _ends(ids: torch.Tensor | None, last: torch.Tensor) -> bool:
-    return ids is not None and _begins(ids.flip(0), last.flip(0))
+def _ids_end(ids: torch.Tensor | None, last: torch.Tensor) -> bool:
+    return ids is not None and _ids_begin(ids.flip(0), last.flip(0))
 
 
-def _begins(ids: torch.Tensor, first: torch.Tensor) -> bool:
+def _ids_begin(ids: torch.Tensor, first: torch.Tensor) -> bool:
     return len(ids) >= len(first) and bool((ids[: len(first)] == first).all())
 
 

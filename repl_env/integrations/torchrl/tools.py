@@ -30,8 +30,6 @@ from repl_env.integrations.torchrl.datasets import (
 )
 from repl_env.local import LocalREPLEnv
 
-# `REPLToolTransform`: a persistent session for each row of a `ChatEnv` in history mode.
-
 
 @set_module("repl_env.integrations.torchrl")
 class REPLToolTransform(ToolTransformBase):
@@ -47,8 +45,8 @@ class REPLToolTransform(ToolTransformBase):
     neither is told so, and counts. A row that is done gets messages of role "<none>". No text that
     code printed can begin or end a turn: tokens of chat templates in it are broken by a backslash.
 
-    Entries of a step: `reward`, `task_reward`, `done`, `terminated`, `truncated`, `masked`
-    (`repl_env.integrations.torchrl.datasets`).
+    Entries of a step: `reward`, `task_reward`, `done`, `terminated`, `truncated`, `masked`,
+    float32 and bool of shape (*batch, 1).
 
     Args:
         tool_name: the role of the messages.

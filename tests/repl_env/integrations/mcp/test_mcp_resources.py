@@ -81,7 +81,7 @@ async def test_nothing_else_is_read(sandbox) -> None:
 
 
 async def test_a_long_list_has_pages(sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mcp, "PAGE", 4)
+    monkeypatch.setattr(mcp, "RESOURCES_PER_PAGE", 4)
     async with client(sandbox) as asking:
         await asking.call_tool("execute", {"code": "for n in range(9): open(f'{n}', 'w').close()"})
         names, cursor, pages = [], None, 0
