@@ -162,12 +162,12 @@ class LocalBase(DisplayedByRepr):
 
 # Fields of constructor arguments, and arguments of a reset, that users mistake for arguments.
 _HINTS = {
-    **{each.name: f"limits=Limits({each.name}=...)" for each in fields(Limits)},
+    **{field.name: f"limits=Limits({field.name}=...)" for field in fields(Limits)},
     "timeout_s": "limits=Limits(timeout=...)",
-    **{each.name: f'policy=Policy("lint", {each.name}=...)' for each in fields(Policy)},
+    **{field.name: f'policy=Policy("lint", {field.name}=...)' for field in fields(Policy)},
     "language": "policy=Policy(...)",
 }
-_OF_RESET = frozenset(each.name for each in fields(ResetOptions))
+_OF_RESET = frozenset(field.name for field in fields(ResetOptions))
 
 
 def _hint(name: str) -> str:

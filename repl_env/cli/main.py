@@ -61,7 +61,7 @@ class HelpCommand(TyperCommand):
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return the parts of the line of usage."""
-        arguments = [each for each in self.params if each.param_type_name == "argument"]
+        arguments = [param for param in self.params if param.param_type_name == "argument"]
         return ["[OPTIONS]", *map(argument_name, arguments)]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
@@ -346,12 +346,14 @@ def _add(app: typer.Typer, point: EntryPoint) -> None:
 def _uniform(app: typer.Typer) -> typer.Typer:
     """Return a copy of a group whose commands have the help and `--config` of all others."""
     made = copy(app)
-    made.registered_commands = [copy(each) for each in app.registered_commands]
-    for each in made.registered_commands:
-        each.cls = HelpCommand
-        if each.callback is not None:
-            each.callback = configurable(each.callback)
-    made.registered_groups = [copy(each) for each in app.registered_groups]
+    made.registered_commands = [
+        copy(registered_command) for registered_command in app.registered_commands
+    ]
+    for registered_command in made.registered_commands:
+        registered_command.cls = HelpCommand
+        if registered_command.callback is not None:
+            registered_command.callback = configurable(registered_command.callback)
+    made.registered_groups = [copy(registered_group) for registered_group in app.registered_groups]
     for group in made.registered_groups:
         group.cls = HelpGroup
         if group.typer_instance is not None:

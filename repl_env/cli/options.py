@@ -76,9 +76,9 @@ def _with_value(detail: dict[str, Any]) -> str:
 
 
 def _name(option: Any, arguments: Sequence[str]) -> str:
-    typed = [each.partition("=")[0] for each in arguments]
+    typed = [argument.partition("=")[0] for argument in arguments]
     variables = [option.envvar] if isinstance(option.envvar, str) else list(option.envvar or ())
-    if not any(each in typed for each in option.opts):
+    if not any(opt in typed for opt in option.opts):
         for variable in variables:
             if os.environ.get(variable):
                 return str(variable)
@@ -169,13 +169,13 @@ def with_option_groups(function: Callable[..., None]) -> Callable[..., None]:
     hints = get_type_hints(function, include_extras=True)
     groups = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
     parameters: list[Parameter] = []
-    for each in inspect.signature(function).parameters.values():
-        if each.name in groups:
-            parameters += _options(groups[each.name])
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.name in groups:
+            parameters += _options(groups[parameter.name])
         else:
             # By keyword: options without a default may follow others.
             parameters.append(
-                each.replace(kind=Parameter.KEYWORD_ONLY, annotation=hints[each.name])
+                parameter.replace(kind=Parameter.KEYWORD_ONLY, annotation=hints[parameter.name])
             )
 
     @wraps(function)
@@ -184,7 +184,7 @@ def with_option_groups(function: Callable[..., None]) -> Callable[..., None]:
         function(**values, **made)
 
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    command.__annotations__ = {each.name: each.annotation for each in parameters}
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return command
 
 
@@ -221,7 +221,9 @@ def option_types(command: Any) -> dict[str, type]:
     if command.callback is None:
         return {}
     signature = inspect.signature(command.callback, eval_str=True)
-    return {each.name: _bare(each.annotation) for each in signature.parameters.values()}
+    return {
+        parameter.name: _bare(parameter.annotation) for parameter in signature.parameters.values()
+    }
 
 
 def choices(kind: type | None) -> tuple[str, ...]:

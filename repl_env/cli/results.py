@@ -44,7 +44,9 @@ def show(console: Console, file: RecordedResults, limit: int) -> None:
         kinds.add_row(one_line(kind), str(len(failed)), one_line(failed[0].id, 60))
     console.print(kinds)
     failed_tasks = [each for failed in failures.values() for each in failed]
-    _list(console, "Failed tasks", [_task(file, each) for each in failed_tasks], limit)
+    _list(
+        console, "Failed tasks", [_task(file, failed_task) for failed_task in failed_tasks], limit
+    )
 
 
 def show_comparison(
@@ -66,7 +68,7 @@ def show_comparison(
 
 
 def _show_title(console: Console, file: RecordedResults, head: str = "") -> None:
-    models = [one_line(str(each["model"])) for each in file.settings if each.get("model")]
+    models = [one_line(str(setting["model"])) for setting in file.settings if setting.get("model")]
     model = f" ({', '.join(dict.fromkeys(models))})" if models else ""
     console.print(Text(f"{head}{file.path}{model}"), soft_wrap=True)
     if len(file.settings) > 1:
@@ -196,7 +198,7 @@ def _record(file: RecordedResults, result: Result) -> dict[str, Any]:
 
 def _comparison(found: Comparison) -> dict[str, Any]:
     return {
-        "differences": [asdict(each) for each in found.differences],
+        "differences": [asdict(difference) for difference in found.differences],
         "better": [_changed(each) for each in found.better],
         "worse": [_changed(each) for each in found.worse],
         "unequal": found.unequal,

@@ -402,7 +402,11 @@ def _data(options: ResetOptions, native: bool) -> tuple[dict[str, Any], list[Upl
         for name, context in contexts.items()
         if context is not None
     }
-    bodies = [each for each in packed_values.values() if isinstance(each, UploadBody)]
+    bodies = [
+        packed_value
+        for packed_value in packed_values.values()
+        if isinstance(packed_value, UploadBody)
+    ]
     inside = {
         name: each for name, each in packed_values.items() if not isinstance(each, UploadBody)
     }
@@ -441,7 +445,11 @@ def _with_files(
         str(path): packed_file(path, content, upload_from=upload_from)
         for path, content in files.items()
     }
-    bodies = {each.sha256: each for each in packed_values.values() if isinstance(each, UploadBody)}
+    bodies = {
+        packed_value.sha256: packed_value
+        for packed_value in packed_values.values()
+        if isinstance(packed_value, UploadBody)
+    }
     data = {
         path: {UPLOAD: each.sha256} if isinstance(each, UploadBody) else each
         for path, each in packed_values.items()

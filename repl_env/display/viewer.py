@@ -225,7 +225,7 @@ def comparison_data(before: Sequence[Result], after: Sequence[Result]) -> dict[s
     """Return the comparison of two evaluations as JSON, with the answers of changed tasks."""
     found = compare(before, after)
     return {
-        "differences": [asdict(each) for each in found.differences],
+        "differences": [asdict(difference) for difference in found.differences],
         "changes": [_changed(each) for each in (*found.worse, *found.better)],
         "unequal": found.unequal,
         "only_before": found.only_before,

@@ -242,7 +242,9 @@ def refusal(text: str) -> CallToolResult:
 def _result(observation: REPLObservation, text: str) -> CallToolResult:
     content: list[ContentBlock] = [TextContent(type="text", text=text)]
     figures = observation.result.figures
-    content += [ImageContent(type="image", data=each, mime_type="image/png") for each in figures]
+    content += [
+        ImageContent(type="image", data=figure, mime_type="image/png") for figure in figures
+    ]
     return CallToolResult(
         content=content,
         structured_content=structured(observation),

@@ -30,7 +30,9 @@ class REPLGRPOTrainer(GRPOTrainer):
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         output: dict[str, Any] = super()._generate_and_score_completions(inputs)
         if self.environments:
-            masked = [bool(getattr(each, "masked", False)) for each in self.environments]
+            masked = [
+                bool(getattr(environment, "masked", False)) for environment in self.environments
+            ]
         else:
             masked = [bool(each.get(MASKED_COLUMN)) for each in inputs]
         included = ~torch.tensor(masked, device=output["completion_mask"].device)

@@ -283,7 +283,7 @@ def _too_large(max_bytes: int) -> ModelError:
 def _bounded(stream: Any, body: _LimitedBody) -> Any:
     """Return `stream` limited by `body`, as the stream class that the client's library requires."""
     kinds = type(stream).__mro__
-    return _stream_type(next(each for each in kinds if each.__name__ == "AsyncByteStream"))(
+    return _stream_type(next(kind for kind in kinds if kind.__name__ == "AsyncByteStream"))(
         stream, body
     )
 

@@ -363,7 +363,7 @@ class EpisodeSubcalls:
     async def _budget(self) -> dict[str, Any]:
         left, limits = self.account.left(), self.account.ledger.budget
         return {
-            "left": {each.name: getattr(left, each.name) for each in fields(left)},
+            "left": {field.name: getattr(left, field.name) for field in fields(left)},
             "limit": asdict(limits),
             "spent": asdict(self.account.total),
         }
@@ -496,7 +496,7 @@ class EpisodeSubcalls:
 
 
 async def _all_of(futures: Iterable[Future[None]]) -> None:
-    waited = [asyncio.wrap_future(each) for each in futures]
+    waited = [asyncio.wrap_future(future) for future in futures]
     if waited:
         await asyncio.wait(waited, timeout=_CANCEL_TIMEOUT)
 

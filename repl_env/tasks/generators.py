@@ -216,7 +216,7 @@ def filler_sentence(rng: SeededRandom) -> str:
 def hide_lines(rng: SeededRandom, sentences: Sequence[str], size: int) -> str:
     """A text of at most `size` characters that has each of `sentences` once, anywhere."""
     # One character each for what separates it from the next; a new paragraph takes two.
-    left = size - sum(len(each) + 2 for each in sentences)
+    left = size - sum(len(sentence) + 2 for sentence in sentences)
     pieces: list[str] = []
     while True:
         piece = filler_sentence(rng) + ("\n\n" if rng.below(_PARAGRAPH) == 0 else " ")

@@ -151,10 +151,10 @@ def _note(error: SandboxError, refusals: Sequence[IsolationError]) -> None:
         error.add_note(f"and before that: {refusal}")
 
 
-def confirm(tier: str, host_path: Isolation) -> None:
+def confirm(tier: str, measured: Isolation) -> None:
     """Raise IsolationError unless a session of `tier` was seen to have all that the tier needs."""
-    lacking = lacks(tier, [each.name for each in host_path.layers if each.active])
-    missing = [each for each in host_path.layers if each.name in lacking]
+    lacking = lacks(tier, [layer.name for layer in measured.layers if layer.active])
+    missing = [layer for layer in measured.layers if layer.name in lacking]
     if missing:
         found = "; ".join(f"{each.name}: {each.detail}" for each in missing)
         raise IsolationError(

@@ -374,8 +374,8 @@ class SharedTemplates:
     async def close(self) -> None:
         """Close all templates, and cancel the creation of others."""
         creations = [template.creation for template in self]
-        for each in creations:
-            each.cancel()
+        for creation in creations:
+            creation.cancel()
         await asyncio.gather(*creations, return_exceptions=True)
         for template in self:
             template.evict()

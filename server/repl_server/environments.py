@@ -369,7 +369,7 @@ def _is_asynchronous(kind: type, name: str) -> bool:
 
 def _known(method: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
     parameters = inspect.signature(method).parameters
-    if any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return dict(given)
     return {name: value for name, value in given.items() if name in parameters}
 

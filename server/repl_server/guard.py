@@ -62,7 +62,7 @@ def page_headers(frame_ancestors: Sequence[str]) -> Headers:
     Raises:
         ValueError: a text is not a site such as https://example.org or https://*.example.org.
     """
-    sites = [_site(each) for each in frame_ancestors]
+    sites = [_site(frame_ancestor) for frame_ancestor in frame_ancestors]
     headers = [
         (b"content-security-policy", f"frame-ancestors {' '.join(sites or [_NOBODY])}".encode()),
         (b"x-content-type-options", b"nosniff"),

@@ -153,9 +153,9 @@ def parse_quota(lines: Sequence[str], *, public: bool) -> TenantQuota | None:
 
 
 def _split(lines: Sequence[str]) -> dict[str, str]:
-    if wrong := [each for each in lines if not each.partition("=")[2]]:
+    if wrong := [line for line in lines if not line.partition("=")[2]]:
         raise ValueError(f"quota: {wrong[0]!r} is not NAME=VALUE, such as sessions=8")
-    return dict(each.partition("=")[::2] for each in lines)
+    return dict(line.partition("=")[::2] for line in lines)
 
 
 def _numbers(texts: Mapping[str, str]) -> dict[str, Any]:

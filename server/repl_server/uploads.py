@@ -367,7 +367,7 @@ class PartialUpload:
     @property
     def busy(self) -> bool:
         """True if a request adds bytes, or a user is in use."""
-        return self.writer is not None or any(each.busy for each in self.users)
+        return self.writer is not None or any(user.busy for user in self.users)
 
     def evict(self) -> None:
         """Drop the upload in any state. Templates made of it stay."""

@@ -494,10 +494,10 @@ class TaskGym(gymnasium.Env):
     def _opened(self) -> TaskEnv:
         return TaskEnv(self._task, reward_mode="improvement", **self._arguments)
 
-    def _begin(self, code: str, instruction: str) -> None:
+    def _begin(self, code: str, setting: str) -> None:
         outcome = self._tasks.session.run(code)
         if not outcome.ok:
-            raise ValueError(f"{instruction}: {outcome.error}")
+            raise ValueError(f"{setting}: {outcome.error}")
 
     def _step(self, action: REPLAction) -> tuple[str, float, bool, bool, dict[str, Any]]:
         try:

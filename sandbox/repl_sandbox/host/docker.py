@@ -367,7 +367,7 @@ class ContainerLauncher:
         """Return the isolation and the limits of the container."""
         settings, limits, transport = self._settings, self._limits, self._transport
         shown = {**transport.mounts, _MOUNTED: PACKAGE_DIR, **settings.mounts}
-        mounts = [_bound(inside, baseline) for inside, baseline in shown.items()]
+        mounts = [_bound(inside, source) for inside, source in shown.items()]
         if self._scratch:
             mounts.append(_bound(_PLACE, self._scratch, read_only=False))
         else:
@@ -473,8 +473,8 @@ def translated(image: str = "") -> Iterator[None]:
         raise SandboxError(f"container of image {image}: {error}") from error
 
 
-def _bound(inside: str, baseline: str, *, read_only: bool = True) -> Mount:
-    return Mount(inside, baseline, type="bind", read_only=read_only)
+def _bound(inside: str, source: str, *, read_only: bool = True) -> Mount:
+    return Mount(inside, source, type="bind", read_only=read_only)
 
 
 def _remove(container: Container) -> None:

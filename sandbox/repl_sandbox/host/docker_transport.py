@@ -47,18 +47,18 @@ def probe_isolation(pid: int) -> ContainerIsolation:
 
     A layer that cannot be seen counts as missing. OSError: the process is gone.
     """
-    host_path, own = status(pid), status("self")
-    filters = int(host_path.get("Seccomp_filters", "0"))
+    inner, own = status(pid), status("self")
+    filters = int(inner.get("Seccomp_filters", "0"))
     walls: dict[str, Callable[[], bool]] = {
         **{f"an own {name} namespace": _own(pid, name) for name in _NAMESPACES},
         "a read-only root": lambda: bool(os.statvfs(f"/proc/{pid}/root").f_flag & os.ST_RDONLY),
-        "no capabilities": lambda: all(int(host_path[name], 16) == 0 for name in _CAPABILITIES),
-        "no new privileges": lambda: host_path["NoNewPrivs"] == "1",
+        "no capabilities": lambda: all(int(inner[name], 16) == 0 for name in _CAPABILITIES),
+        "no new privileges": lambda: inner["NoNewPrivs"] == "1",
         "a filter of system calls": lambda: (
-            host_path["Seccomp"] == "2" and filters > int(own.get("Seccomp_filters", "0"))
+            inner["Seccomp"] == "2" and filters > int(own.get("Seccomp_filters", "0"))
         ),
         "no network": lambda: set(_interfaces(pid)) <= {"lo"},
-        "another user than root": lambda: "0" not in host_path["Uid"].split(),
+        "another user than root": lambda: "0" not in inner["Uid"].split(),
     }
     return ContainerIsolation(
         tuple(name for name, is_active in walls.items() if not _holds(is_active)), filters
@@ -484,9 +484,9 @@ def container_isolation(facts: dict[str, Any]) -> ContainerIsolation:
     A kernel of its own, which reports another identity than this system's, needs no namespaces and
     no filter: it neither runs this kernel's processes nor passes on their system calls.
     """
-    host_path = facts.get("status") or {}
+    inner = facts.get("status") or {}
     own_kernel = facts.get("kernel") != [platform.release(), platform.version()]
-    filters, own_status = int(host_path.get("Seccomp_filters", "0")), status("self")
+    filters, own_status = int(inner.get("Seccomp_filters", "0")), status("self")
     found = facts.get("namespaces") or {}
     walls = {
         **{
@@ -496,16 +496,13 @@ def container_isolation(facts: dict[str, Any]) -> ContainerIsolation:
             if name not in ("user", "cgroup")
         },
         "a read-only root": facts.get("read_only") is True,
-        "no capabilities": bool(host_path)
-        and all(int(host_path.get(name, "0"), 16) == 0 for name in _CAPABILITIES),
+        "no capabilities": bool(inner)
+        and all(int(inner.get(name, "0"), 16) == 0 for name in _CAPABILITIES),
         "no new privileges": facts.get("no_new_privs") == 1,
         "a filter of system calls": own_kernel
-        or (
-            host_path.get("Seccomp") == "2"
-            and filters > int(own_status.get("Seccomp_filters", "0"))
-        ),
+        or (inner.get("Seccomp") == "2" and filters > int(own_status.get("Seccomp_filters", "0"))),
         "no network": set(facts.get("interfaces", ["?"])) <= {"lo"},
-        "another user than root": "0" not in host_path.get("Uid", "0").split(),
+        "another user than root": "0" not in inner.get("Uid", "0").split(),
     }
     missing = tuple(name for name, is_active in walls.items() if not is_active)
     return ContainerIsolation(missing, filters, own_kernel=own_kernel)

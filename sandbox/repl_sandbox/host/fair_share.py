@@ -370,7 +370,9 @@ class SessionShare:
 
     def _stop(self, processes: Sequence[ProcStat]) -> None:
         code_processes = proc.without_init(processes, self._links[0].pid)
-        self._throttle.stop(each for each in code_processes if each.pid not in self._workers)
+        self._throttle.stop(
+            code_process for code_process in code_processes if code_process.pid not in self._workers
+        )
 
     def _resume(self) -> None:
         self._throttle.resume_all()
@@ -466,7 +468,7 @@ class FairScheduler:
         if not crowds:
             return
         now = time.monotonic()
-        workers: dict[SessionShare, set[int]] = {each: set() for each in crowds}
+        workers: dict[SessionShare, set[int]] = {crowd: set() for crowd in crowds}
         for session in sessions:
             core, share = session.core, self._shares.get(session.core.links.family)
             begun, session.turn_cell = core.cell != session.turn_cell, core.cell
@@ -487,8 +489,8 @@ class FairScheduler:
 
 def _running(crowds: Sequence[SessionShare], number: int, *, others: bool) -> set[SessionShare]:
     """Return the entries of `crowds` whose turn is `number`."""
-    bombs = [each for each in crowds if others and each.is_fork_bomb]
-    crowds = [each for each in crowds if each not in bombs]
+    bombs = [crowd for crowd in crowds if others and crowd.is_fork_bomb]
+    crowds = [crowd for crowd in crowds if crowd not in bombs]
     chosen = turn(number, len(crowds), others=others) if crowds else ()
     runs = {crowds[place] for place in chosen}
     return runs | {bombs[place] for place in fork_bomb_turn(number, len(bombs))}

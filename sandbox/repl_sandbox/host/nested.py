@@ -94,7 +94,14 @@ def _forked_from(parent: ZygoteHandle, number: int) -> ZygoteProcess:
         return RemoteProcess(number, parent._baseline.query, parent.forget)
     if parent._baseline.container is not None:
         # A container has its own process ids; the kernel shows both.
-        pid = next((each for each in descendants(parent.pid) if _inner_pid(each) == number), 0)
+        pid = next(
+            (
+                descendant
+                for descendant in descendants(parent.pid)
+                if _inner_pid(descendant) == number
+            ),
+            0,
+        )
         if not pid:
             raise ZygoteGone
     return ForkedProcess(pid, lambda _: parent.forget(number))

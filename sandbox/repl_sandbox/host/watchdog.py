@@ -310,7 +310,7 @@ class Watchdog:
             return False
         with self._lock:
             others = [watched.core for watched in self._watched.values()]
-        return any(each.running_since and each.links.pid == core.links.pid for each in others)
+        return any(other.running_since and other.links.pid == core.links.pid for other in others)
 
     def _measure(self, watched: SessionUsage) -> KillReason | None:
         links = watched.core.links

@@ -455,13 +455,13 @@ def _batches(new_files: Iterable[_NewFile]) -> Iterator[list[_NewFile]]:
     """
     batch: list[_NewFile] = []
     text = size = 0
-    for each in new_files:
-        row = len(json.dumps([each.names, each.size])) + 2
-        if batch and (text + row > _MAX_TEXT or size + each.size > _MAX_BYTES):
+    for new_file in new_files:
+        row = len(json.dumps([new_file.names, new_file.size])) + 2
+        if batch and (text + row > _MAX_TEXT or size + new_file.size > _MAX_BYTES):
             yield batch
             batch, text, size = [], 0, 0
-        batch.append(each)
-        text, size = text + row, size + each.size
+        batch.append(new_file)
+        text, size = text + row, size + new_file.size
     if batch:
         yield batch
 
@@ -562,10 +562,10 @@ def _check_room(core: Core, new_files: Iterable[_NewFile]) -> None:
         return
     with suppress(FileNotFoundError):
         used = session_directory.use(folder, workspace)
-        for each in new_files:
-            used += each.size
+        for new_file in new_files:
+            used += new_file.size
             if used > workspace:
-                raise refusal(core, ENOSPC, each.path)
+                raise refusal(core, ENOSPC, new_file.path)
 
 
 def _done(message: control.Message, helper: FileClient, fd: int) -> None:

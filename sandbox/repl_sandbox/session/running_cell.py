@@ -67,11 +67,11 @@ class CellAnswers:
     def _check_room(self, new: Answered) -> None:
         answers = [*self.accepted, *self._undecided.values(), new]
         many = self._place(new) + len(self._undecided) >= _MAX_ANSWERS
-        if many or sum(len(each.answer.text) for each in answers) > _MAX_CHARACTERS:
+        if many or sum(len(answer.answer.text) for answer in answers) > _MAX_CHARACTERS:
             raise ValueError(
                 f"a cell may give {_MAX_ANSWERS} answers of {_MAX_CHARACTERS:,} characters"
             )
-        if sum(each.values for each in answers) > _MAX_VALUES:
+        if sum(answer.values for answer in answers) > _MAX_VALUES:
             raise ValueError(f"the answers of a cell may have {_MAX_VALUES:,} values together")
 
     def _keep(self, answered: Answered) -> None:
@@ -281,8 +281,8 @@ class RunningCell:
     def start_clocks(self) -> CellClocks:
         """The cell's clocks, started at the start of the cell."""
         if self.clocks is None:
-            was_sent, cpu = self.running_since, self.cpu_begun
-            self.clocks = CellClocks(self.timeout, self._host_timeout, was_sent, cpu)
+            since, cpu = self.running_since, self.cpu_begun
+            self.clocks = CellClocks(self.timeout, self._host_timeout, since, cpu)
             self.is_only_result = False
         return self.clocks
 
