@@ -7,20 +7,15 @@ import reprlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from html import escape
-from typing import TYPE_CHECKING, Any, ClassVar, ForwardRef, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, ForwardRef, NoReturn, TypeVar
 
 # `Displayed`: a short repr, and HTML for notebooks.
 
 
 class Displayed:
-    """Gives a class a repr below 300 characters and an HTML form, by its fields.
-
-    `_DISPLAYED_TOO` names properties that are shown beside the fields.
-    """
+    """Gives a class a repr below 300 characters and an HTML form, by its fields."""
 
     __slots__ = ()
-
-    _DISPLAYED_TOO: ClassVar[tuple[str, ...]] = ()
 
     def __repr__(self) -> str:
         return short_repr(self)
