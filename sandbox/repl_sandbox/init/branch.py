@@ -29,7 +29,8 @@ from .workspace import WorkspaceExcess
 _SNAPSHOT_GRACE = 5.0
 # Seconds between two checks of that worker, the number of those that may find it at rest, and the
 # CPU seconds that it may use: code that prevents the snapshot gains no more, and loses that state.
-_CHECK_INTERVAL, _RESTS, _CPU = 0.02, 20, 0.5
+# In tier `confined` it rests while its fork is admitted by another process.
+_CHECK_INTERVAL, _RESTS, _CPU = 0.02, 75, 0.5
 # The same of a worker that takes over or begins, at each question of the host's.
 _FIRST_RESTS, _FIRST_CPU = 10, 1.0
 

@@ -132,8 +132,9 @@ def _has_content(folder: str) -> bool:
 # it is not scheduled; and while the machine stands still, init does not check either.
 _CHECK_INTERVAL, _MAX_CHECKS = 20, 400
 # The checks that may find it at rest, and the CPU seconds that it may use: code prevents the
-# branch.
-_RESTS, _CPU = 40, 2.0
+# branch. Its forks are admitted by another process in tier `confined`, which on a busy machine
+# takes a second or two.
+_RESTS, _CPU = 150, 2.0
 # The number of other messages meanwhile: code of the session can send them without end.
 _MAX_MESSAGES = 10_000
 
