@@ -167,28 +167,30 @@ def test_a_session_whose_zygote_dies_before_its_id_maps_ends(
 
 # Is killed when it has forked a session, if there is a file "kill", and before that is bound to it.
 KILLED_AFTER = """
-import importlib.util, os, signal, sys, time
+import importlib.util, os, signal, struct, sys
 spec = importlib.util.spec_from_file_location("boot", {boot!r})
 boot = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(boot)
 boot._load_package()
 from repl_sandbox.jail import processes
+from repl_sandbox.native import libc
 from repl_sandbox.zygote.spawn import SessionSpawner
 
-zygote, kill = os.getpid(), {kill!r}
-spawn, die_with_parent = SessionSpawner.spawn, processes.die_with_parent
+kill = {kill!r}
+spawn, bind = SessionSpawner.spawn, processes.die_with_parent_rows
+libc._NUMBERS["nanosleep"] = 35, 101
 
 def spawn_and_die(self, *arguments):
     spawn(self, *arguments)
     if os.path.exists(kill):
-        os.kill(zygote, signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGKILL)
 
-def be_late(by=signal.SIGKILL):
-    while os.path.exists(kill) and os.getppid() == zygote:
-        time.sleep(0.001)
-    die_with_parent(by)
+def be_late(*by):
+    if os.path.exists(kill):  # seconds, in the process that is forked
+        yield libc.call("nanosleep", struct.pack("qq", 3, 0), 0)
+    yield from bind(*by)
 
-SessionSpawner.spawn, processes.die_with_parent = spawn_and_die, be_late
+SessionSpawner.spawn, processes.die_with_parent_rows = spawn_and_die, be_late
 boot._main(int(sys.argv[1]), sys.argv[2], inside=len(sys.argv) > 3)
 """
 
