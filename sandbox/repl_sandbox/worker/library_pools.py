@@ -362,7 +362,7 @@ RESTARTED = (
         "futures", _fail_lost_work, "of both kinds of executor; a wait for one would never end"
     ),
 )
-# Of a pool that has just begun, a busy machine may have run any one thread, and no other has a name.
+# Of a new pool, a busy machine may have run any one thread; the others have no name yet.
 _POLARS_THREADS = tuple(f"polars-{digit}" for digit in range(10))
 UNREPAIRED = (
     LibraryPool(
