@@ -1,4 +1,4 @@
-"""Episodes for trainers, agent frameworks and hubs, a module for each library or more."""
+"""Episodes for trainers, agent frameworks and hubs, a module or a few for each library."""
 
 from __future__ import annotations
 

@@ -40,9 +40,7 @@ from mcp_types import (
     TextResourceContents,
     jsonrpc_message_adapter,
 )
-from pydantic import (
-    ValidationError,
-)
+from pydantic import ValidationError
 from pydantic_core import from_json
 
 from repl_env import __version__
