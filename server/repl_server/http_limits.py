@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
-from typing import ClassVar, cast
+from typing import cast
 
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
@@ -40,39 +39,12 @@ class _HeldFlow(FlowControl):
             super().resume_reading()
 
 
-class _Turns:
-    """Lets one connection go on to parse in each turn of the event loop, in rotation.
-
-    A kilobyte has up to 170 chunks, and each calls Python: with many connections, others would wait
-    for all of them at each hop of their steps.
-    """
-
-    def __init__(self) -> None:
-        self._waiting: deque[Callable[[], None]] = deque()
-
-    def wait(self, parse: Callable[[], None]) -> None:
-        """Call `parse` in a later turn of the loop."""
-        self._waiting.append(parse)
-        if len(self._waiting) == 1:
-            asyncio.get_running_loop().call_soon(self._turn)
-
-    def _turn(self) -> None:
-        parse = self._waiting[0]
-        try:
-            parse()
-        finally:
-            self._waiting.popleft()
-            if self._waiting:
-                asyncio.get_running_loop().call_soon(self._turn)
-
-
 class BoundedHTTP(BoundedConnection, HttpToolsProtocol):
     """uvicorn's HTTP protocol with limits on the size and duration of headers.
 
     Data is parsed up to the first requests that have to wait for a response; the rest is held.
     """
 
-    turns: ClassVar[_Turns]
     _held = b""
     _waits = False  # for its turn
     _body_left = 0  # of the announced length
@@ -80,10 +52,6 @@ class BoundedHTTP(BoundedConnection, HttpToolsProtocol):
     _header_bytes = _header_fields = _pieces = 0
     _chunks = _chunk_bytes = 0  # of this body
     _progressed = False
-
-    def __init_subclass__(cls) -> None:
-        """Let the connections of one server, a class of their own, take turns."""
-        cls.turns = _Turns()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Admit the connection, or answer with the error and close it."""
@@ -138,7 +106,7 @@ class BoundedHTTP(BoundedConnection, HttpToolsProtocol):
         self.flow.pause_reading()
         if not self._waits and not self.pipeline:
             self._waits = True
-            self.turns.wait(self._continue)
+            self.context.turns.wait(self._continue)
 
     def _continue(self) -> None:
         self._waits = False

@@ -48,20 +48,19 @@ class JSONCodec:
         """
         if len(text) < LARGE:
             return read(text)
-        own = self._by_tenant.setdefault(tenant, asyncio.Lock())
-        async with own, self._one:
+        async with self.alone(tenant):
             checking, more = checked_values(text), True
             while more:
-                async with _turn():
+                async with turn():
                     more = next(checking, None) is not None
-            async with _turn():
+            async with turn():
                 return read(text)
 
     @asynccontextmanager
     async def alone(self, tenant: Tenant) -> AsyncIterator[None]:
-        """Do work of `tenant` that holds the GIL, beside no large text, with a pause behind it."""
+        """Let `tenant` do long work, in pieces of one `turn` each, while no other tenant does."""
         own = self._by_tenant.setdefault(tenant, asyncio.Lock())
-        async with own, self._one, _turn():
+        async with own, self._one:
             yield
 
     async def written(self, pieces: Iterator[str]) -> str:
@@ -74,13 +73,13 @@ class JSONCodec:
         async with self._one:
             while more is not None:
                 text = more
-                async with _turn():
+                async with turn():
                     more = next(pieces, None)
         return text
 
 
 @asynccontextmanager
-async def _turn() -> AsyncIterator[None]:
+async def turn() -> AsyncIterator[None]:
     """Do a piece of work, then leave the event loop to others in proportion to its time."""
     began = time.perf_counter()
     try:

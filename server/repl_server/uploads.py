@@ -9,10 +9,12 @@ import os
 import re
 import threading
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal, NoReturn, Protocol, TypeAlias
+from weakref import WeakValueDictionary
 
 from .quotas import Clock
 from .settings import Settings
@@ -406,6 +408,8 @@ SENDING_S = 0.5
 # time-outs; and seconds between two checks.
 _WAIT_S = 10.0
 _LOOK_S = 0.05
+# Requests of one tenant that wait: more than runs have clients that begin with one context.
+MOST_WAITING = 1024
 
 _HASH = re.compile(r"[0-9a-f]{64}")
 
@@ -420,6 +424,8 @@ class UploadStore:
         self._limit = settings.context_bytes
         self._clock = clock
         self._uploads: dict[Key, PartialUpload] = {}
+        self._lines: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
+        self._waiting: Counter[Tenant] = Counter()
 
     def get(self, tenant: Tenant, sha256: str) -> PartialUpload:
         """The complete upload with this hash; marks it as used.
@@ -452,7 +458,8 @@ class UploadStore:
 
         Raises:
             RequestError: VALIDATION_ERROR, TOO_LARGE, QUOTA_EXCEEDED, NO_ROOM; OUT_OF_ORDER, with
-                the byte to continue at; UNKNOWN_CONTEXT, the upload was deleted meanwhile.
+                the byte to continue at; UNKNOWN_CONTEXT, the upload was deleted meanwhile;
+                RATE_LIMITED, too many requests of the tenant wait.
             Exception: any error of `body`; received bytes stay.
         """
         self._check(sha256, byte_range, length)
@@ -534,20 +541,35 @@ class UploadStore:
         """Wait until no other request sends this upload; returns the upload.
 
         Raises:
-            RequestError: OUT_OF_ORDER, another request still sends.
+            RequestError: OUT_OF_ORDER, another request still sends; RATE_LIMITED, too many wait.
         """
-        until = self._clock() + _WAIT_S
-        while (found := self._uploads.get(key)) is not None and not found.complete:
-            next_one = (
-                byte_range is not None and byte_range.first == found.size and found.writer is None
-            )
-            now = self._clock()
-            if next_one or now - found.at >= SENDING_S:
-                break
-            if now >= until:
-                raise out_of_order_error(found.size)
-            await asyncio.sleep(_LOOK_S)
-        return found
+        if self._is_free(key, byte_range):
+            return self._uploads.get(key)
+        tenant, until = key[0], self._clock() + _WAIT_S
+        if self._waiting[tenant] >= MOST_WAITING:
+            message = "too many requests wait for uploads of others"
+            raise RequestError("RATE_LIMITED", message, retry_after=1.0)
+        self._waiting[tenant] += 1
+        try:
+            # Only the first in line looks: the client of a request that waits may have left.
+            async with self._lines.setdefault(key, asyncio.Lock()):
+                while not self._is_free(key, byte_range):
+                    if self._clock() >= until:
+                        raise out_of_order_error(self._uploads[key].size)
+                    await asyncio.sleep(_LOOK_S)
+        finally:
+            self._waiting[tenant] -= 1
+            if not self._waiting[tenant]:
+                del self._waiting[tenant]
+        return self._uploads.get(key)
+
+    def _is_free(self, key: Key, byte_range: ByteRange | None) -> bool:
+        """Return whether no other request sends this upload, or this one sends what comes next."""
+        found = self._uploads.get(key)
+        if found is None or found.complete or self._clock() - found.at >= SENDING_S:
+            return True
+        follows = byte_range is not None and byte_range.first == found.size
+        return follows and found.writer is None
 
     def _begin(self, key: Key, total: int | None) -> PartialUpload:
         """Create an upload, in place of a partial one.

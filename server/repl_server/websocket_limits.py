@@ -24,8 +24,8 @@ from .tenants import client_network
 # An empty frame has six bytes and takes 25 µs to parse, so one read of 256 KiB could block the
 # event loop for a second.
 
-# Frames parsed per turn of the event loop: two milliseconds, and more than clients send at once.
-AT_ONCE = 64
+# Frames parsed per turn of the event loop: half a millisecond, and more than clients send at once.
+AT_ONCE = 16
 
 
 class _PacedReader(StreamReader):
@@ -321,7 +321,7 @@ class BoundedWebSocket(BoundedConnection, WebSocketsSansIOProtocol):
             self.transport.pause_reading()
             if not self._paused_turn:
                 self._paused_turn = True
-                self.loop.call_soon(self._resume_turn)
+                self.context.turns.wait(self._resume_turn)
 
     def _resume_turn(self) -> None:
         self._paused_turn = False

@@ -12,8 +12,9 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from errno import EAGAIN, EFBIG, EINVAL, EIO, EISDIR, ELOOP, ENOSPC, ENOTDIR
+from operator import attrgetter
 from types import TracebackType
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from ..errors import SandboxError, SessionClosed, SessionDamaged
 from ..init.files import DEEPEST, LONGEST_PATH
@@ -584,14 +585,16 @@ def _read_next(helper: FileClient, path: str, names: Sequence[str], limit: int) 
 
 
 def _rows(message: control.Message, helper: FileClient, fd: int) -> Listing:
-    rows: list[list[Any]] = []
+    files: list[File] = []
     while "rows" in message:
-        rows += message["rows"]
+        files += (
+            File(path, size, kind, modified) for path, kind, size, modified in message["rows"]
+        )
         message, _ = helper.receive()
     if "errno" in message:
         raise OSError(message["errno"], os.strerror(message["errno"]))
-    files = [File(path, size, kind, modified) for path, kind, size, modified in rows]
-    return Listing(sorted(files, key=lambda file: file.path), complete=message["complete"])
+    files.sort(key=attrgetter("path"))
+    return Listing(files, complete=message["complete"])
 
 
 # A directory of a workspace as a tar archive, made on the host from descriptors, piece by piece.

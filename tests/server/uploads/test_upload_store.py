@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from repl_server import uploads as uploads_module
 from repl_server.quotas import QuotaRegistry
 from repl_server.settings import Settings
 from repl_server.tenants import RequestError, Tenant
@@ -75,6 +76,34 @@ async def test_a_client_is_asked_to_retry_while_another_sends_for_long() -> None
     assert (caught.value.code, caught.value.details) == ("OUT_OF_ORDER", {"received": MIB})
     go.set()
     assert (await first).kind == "made"
+    uploads.close()
+
+
+async def test_few_requests_of_a_tenant_wait_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client of a request that waits may have left, and made the next."""
+    monkeypatch.setattr(uploads_module, "MOST_WAITING", 2)
+    data, tenant, other = content(2 * MIB), Tenant("key", "ann"), Tenant("key", "bob")
+    uploads, go = kept(Clock()), asyncio.Event()
+
+    async def slow() -> AsyncIterator[bytes]:
+        await go.wait()
+        yield data
+
+    async def put(who: Tenant, sent: AsyncIterator[bytes]) -> str:
+        return (await uploads.put(who, name(data), None, len(data), sent)).kind
+
+    async with asyncio.TaskGroup() as tasks:
+        first = tasks.create_task(put(tenant, slow()))
+        await asyncio.sleep(0)
+        waiting = [tasks.create_task(put(tenant, body(data))) for _ in range(2)]
+        await asyncio.sleep(0)
+        with pytest.raises(RequestError, match="RATE_LIMITED") as caught:
+            await put(tenant, body(data))
+        assert caught.value.retry_after
+        assert await put(other, body(data)) == "made"
+        go.set()
+    assert (first.result(), *(each.result() for each in waiting)) == ("made", "there", "there")
+    assert await put(tenant, body(data)) == "there"
     uploads.close()
 
 
