@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import IsolationError
 from ..protocol import control
 from ..protocol.control import Lifeline
-from ..zygote.stream.stream_frames import Unwrapper
+from ..zygote.stream.frames import Unwrapper
 from . import zygote
 from .links import ContainerIsolation, IsolationBaseline
 from .nested import ForkedProcess

@@ -54,9 +54,9 @@ def _connected(address: str) -> int:
     if address.isdigit():
         return int(address)
     if address == "stream":
-        from repl_sandbox.zygote.stream import container_agent
+        from repl_sandbox.zygote.stream import container
 
-        return container_agent.split_streams()
+        return container.split_streams()
     import socket  # imported late, because the names come first
 
     host = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -24,8 +24,8 @@ from repl_sandbox.host.docker_transport import StreamTransport
 from repl_sandbox.host.links import IsolationBaseline
 from repl_sandbox.host.zygote import BOOT, ZygoteProcess
 from repl_sandbox.protocol.control import Lifeline
-from repl_sandbox.zygote.stream import stream_frames
-from repl_sandbox.zygote.stream.stream_frames import FILL, GIVE, LENGTH, MAKE, NUMBER, frame
+from repl_sandbox.zygote.stream import frames
+from repl_sandbox.zygote.stream.frames import FILL, GIVE, LENGTH, MAKE, NUMBER, frame
 from tests.conformance import run
 from tests.waiting import PATIENCE
 
@@ -180,7 +180,7 @@ def give(channel: int, *rows: list[Any]) -> bytes:
         (give(0, ["file"]), "is invalid"),
         (frame(GIVE, 0, b"\xff"), "is invalid"),
         (frame(MAKE, 3, b"1"), "a number of 1 bytes"),
-        (b"\xff" * stream_frames.HEADER.size, "kind 255"),
+        (b"\xff" * frames.HEADER.size, "kind 255"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

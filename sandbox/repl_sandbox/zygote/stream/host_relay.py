@@ -13,11 +13,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Final
 
-from . import descriptor_passing, stream_frames
-from .descriptor_passing import DescriptorDescription
+from . import descriptors, frames
+from .channels import Delivery, StreamChannel
+from .descriptors import DescriptorDescription, ReceivedFiles, write_part
 from .multiplexer import Multiplexer
-from .received_files import ReceivedFiles, write_part
-from .stream_channels import Delivery, StreamChannel
 
 LIFELINE: Final = 0
 QUERIES: Final = 1
@@ -33,11 +32,11 @@ def serve(stream: int, lifeline: int, queries: int, max_size: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     side = HostSide(max_size)
     relay = Multiplexer(stream, stream, 2, side, ReceivedFiles(1, max_size))
-    relay.add(StreamChannel(LIFELINE, descriptor_passing.MESSAGES, lifeline))
-    relay.add(StreamChannel(QUERIES, descriptor_passing.MESSAGES, queries))
+    relay.add(StreamChannel(LIFELINE, descriptors.MESSAGES, lifeline))
+    relay.add(StreamChannel(QUERIES, descriptors.MESSAGES, queries))
     try:
         relay.serve()
-    except stream_frames.BrokenStreamError as error:
+    except frames.BrokenStreamError as error:
         side.output.append(f"the container sent an invalid frame: {error}\n".encode())
     with suppress(OSError):
         os.write(1, b"".join(side.output)[-_LAST_OUTPUT:])
@@ -47,7 +46,7 @@ class HostSide:
     """The host's `StreamSide`. `output`: what the container wrote to its standard error."""
 
     def __init__(self, max_size: int) -> None:
-        self._docker = stream_frames.Unwrapper()
+        self._docker = frames.Unwrapper()
         self._max_size = max_size
         self._received: dict[int, int] = {}  # bytes of files, by channel
         self._lent: dict[int, int] = {}
@@ -69,10 +68,10 @@ class HostSide:
         self, channel: StreamChannel | None, description: DescriptorDescription
     ) -> bool:
         """As of `StreamSide`: only files, and only in an answer to a request for files."""
-        if description.kind != descriptor_passing.FILE or channel is None:
-            return description.kind == descriptor_passing.FILE
+        if description.kind != descriptors.FILE or channel is None:
+            return description.kind == descriptors.FILE
         if (
-            channel.kind != descriptor_passing.MESSAGES
+            channel.kind != descriptors.MESSAGES
             or channel.ordered
             or channel.number in (LIFELINE, QUERIES)
         ):
@@ -111,7 +110,7 @@ class HostSide:
         """
         if channel.peer and delivery.data:
             pid, channel.peer = channel.peer, 0
-            delivery.descriptors.append(descriptor_passing.new_file(0))
+            delivery.descriptors.append(descriptors.new_file(0))
             os.write(delivery.descriptors[-1], b"%d" % pid)
 
     def closed(self, channel: StreamChannel) -> bool:

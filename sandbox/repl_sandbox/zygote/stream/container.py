@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -15,13 +16,55 @@ from errno import E2BIG, EIO
 from typing import Any, NoReturn
 
 from ...host import proc
+from ...host.proc import NAMESPACES, namespace, read, status
 from ...jail import processes
 from ...protocol import control
-from . import container_probe, descriptor_passing, stream_frames
-from .descriptor_passing import DescriptorDescription
+from . import descriptors, frames
+from .channels import Delivery, StreamChannel
+from .descriptors import DescriptorDescription, ReceivedFiles
 from .multiplexer import Multiplexer
-from .received_files import ReceivedFiles
-from .stream_channels import Delivery, StreamChannel
+
+
+def measure() -> dict[str, Any]:
+    """Return facts as JSON; one that cannot be read is left out."""
+    facts: dict[str, Any] = {"kernel": [platform.release(), platform.version()]}
+    for name, fact in (
+        ("status", lambda: status("self")),
+        ("interfaces", _interfaces),
+        ("read_only", lambda: bool(os.statvfs("/").f_flag & os.ST_RDONLY) or _is_read_only()),
+        ("no_new_privs", processes.gains_no_privileges),
+    ):
+        try:
+            facts[name] = fact()
+        except OSError:
+            continue
+    facts["namespaces"] = {}
+    for name in NAMESPACES:
+        try:
+            facts["namespaces"][name] = namespace("self", name)
+        except OSError:
+            continue
+    return facts
+
+
+def _interfaces() -> list[str]:
+    """proc_pid_net(5), after two header lines."""
+    return [line.partition(":")[0].strip() for line in read("self", "net/dev").splitlines()[2:]]
+
+
+def _is_read_only() -> bool:
+    """Return whether the mount table says so, if the kernel's statvfs(3) does not."""
+    for line in read("self", "mounts").splitlines():
+        _, place, _, options, *_ = line.split()
+        if place == "/":
+            return "ro" in options.split(",")
+    return False
+
+
+# The container's end of a stream: its first process, which starts the zygote and ends with it.
+#
+# It acts for the host inside the container: makes descriptors, and queries processes. The code of
+# sessions has the same user, and no access to this process's memory or descriptors.
 
 _LIFELINE, _QUERIES = 0, 1
 # Files from the host that belong to no message yet.
@@ -32,7 +75,7 @@ def split_streams() -> int:
     """Fork: the child gets the zygote's socket; the parent, the container's first process,
     serves.
     """
-    facts = container_probe.measure()
+    facts = measure()
     agent_end, zygote_end = control.pair()
     zygote = os.fork()
     if zygote == 0:
@@ -60,7 +103,7 @@ def _serve(lifeline: int, zygote: int, facts: dict[str, Any]) -> NoReturn:
         # The host is trusted: its files have any size.
         files = ReceivedFiles(_MAX_FILES, None)
         agent = Multiplexer(*stream, 3, AgentSide({**facts, "zygote": zygote}), files)
-        agent.add(StreamChannel(_LIFELINE, descriptor_passing.MESSAGES, lifeline))
+        agent.add(StreamChannel(_LIFELINE, descriptors.MESSAGES, lifeline))
         agent.serve()
     finally:
         os._exit(0)
@@ -84,10 +127,7 @@ class AgentSide:
 
     def may_send(self, channel: StreamChannel, description: DescriptorDescription) -> bool:
         """As of `StreamSide`: files that were requested; workers send none."""
-        return (
-            channel.kind == descriptor_passing.MESSAGES
-            and description.kind == descriptor_passing.FILE
-        )
+        return channel.kind == descriptors.MESSAGES and description.kind == descriptors.FILE
 
     def may_receive(
         self, channel: StreamChannel | None, description: DescriptorDescription
@@ -131,6 +171,6 @@ class AgentSide:
         # Boundary: the container must not end by a query that this kernel answers unexpectedly.
         except Exception:  # noqa: BLE001
             return json.dumps({"errno": EIO}).encode()
-        if len(answer) > stream_frames.MAX_PAYLOAD // 2:
+        if len(answer) > frames.MAX_PAYLOAD // 2:
             return json.dumps({"errno": E2BIG}).encode()
         return answer

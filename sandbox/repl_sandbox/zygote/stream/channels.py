@@ -1,27 +1,30 @@
-"""`StreamChannel`: a local descriptor whose other end is on the other side of a stream."""
+"""The channels of a stream: each is a local descriptor whose other end is on the other side."""
 
 from __future__ import annotations
 
 import fcntl
 import os
+import select
 import socket
 import sys
 import termios
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from errno import EPIPE
 
-from .descriptor_passing import (
+from . import descriptors, frames
+from .descriptors import (
     BYTES,
     MESSAGES,
+    PIPES,
     READ,
     SOCKETS,
     WRITTEN,
     DescriptorDescription,
     has_pipes,
 )
-from .stream_frames import CHUNK
+from .frames import CHUNK, frame
 
 # Bytes of a channel in transit. A slow reader delays its own channel alone.
 WINDOW = 1 << 18
@@ -45,8 +48,8 @@ class Delivery:
 
     def drop(self) -> None:
         """Close the descriptors."""
-        descriptors, self.descriptors = self.descriptors, []
-        for fd in descriptors:
+        fds, self.descriptors = self.descriptors, []
+        for fd in fds:
             os.close(fd)
 
 
@@ -213,12 +216,190 @@ def _receive(end: socket.socket, needs_sender: bool) -> tuple[bytes, list[int], 
         raise
     except OSError:
         return b"", [], 0  # as at end of file
-    descriptors: list[int] = []
+    fds: list[int] = []
     pid = 0
     for level, kind, payload in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS:
             pid = int.from_bytes(payload[:4], sys.byteorder)
         elif level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             complete = len(payload) - len(payload) % 4
-            descriptors += memoryview(payload[:complete]).cast("i")
-    return data, descriptors, pid
+            fds += memoryview(payload[:complete]).cast("i")
+    return data, fds, pid
+
+
+# `FrameWriter`: the frames that wait to be written to the stream.
+
+# Bytes that are collected for one write.
+_WRITE_SIZE = 1 << 16
+
+
+class FrameWriter:
+    """Frames for descriptor `sink`, which does not block."""
+
+    def __init__(self, sink: int) -> None:
+        self._sink = sink
+        self._frames: deque[bytes | Iterator[bytes]] = deque()
+        self._buffer = bytearray()
+
+    def send(self, kind: int, number: int, payload: bytes = b"") -> None:
+        """Send a frame after those before it."""
+        self._frames.append(frame(kind, number, payload))
+
+    def send_number(self, kind: int, number: int, value: int) -> None:
+        """Send a frame whose payload is a number."""
+        self.send(kind, number, frames.NUMBER.pack(value))
+
+    def send_content(self, number: int, fd: int) -> None:
+        """Send the content of file `fd`, which is closed afterwards, as the file `number`."""
+        self._frames.append(_content_frames(number, fd))
+
+    @property
+    def pending(self) -> bool:
+        """True if frames wait to be written."""
+        return bool(self._buffer or self._frames)
+
+    def flush(self) -> None:
+        """Write as much as the stream accepts; raise OSError if its reader is gone."""
+        try:
+            while self.pending:
+                self._fill_buffer()
+                del self._buffer[: os.write(self._sink, self._buffer)]
+        except BlockingIOError:
+            pass
+
+    def _fill_buffer(self) -> None:
+        while self._frames and len(self._buffer) < _WRITE_SIZE:
+            head = self._frames[0]
+            piece = head if isinstance(head, bytes) else next(head, None)
+            if piece is not None:
+                self._buffer += piece
+            if piece is None or piece is head:
+                self._frames.popleft()
+
+
+def _content_frames(number: int, fd: int) -> Iterator[bytes]:
+    try:
+        for offset, data in descriptors.content(fd):
+            yield frame(frames.FILL, number, frames.NUMBER.pack(offset) + data)
+    finally:
+        os.close(fd)
+
+
+# `ChannelTable`: the open channels of one side, and what its loop waits for on each.
+
+
+class ChannelTable:
+    """The channels over `source` and `sink`; `closed` is called after one of them is closed."""
+
+    def __init__(
+        self,
+        source: int,
+        sink: int,
+        writer: FrameWriter,
+        closed: Callable[[StreamChannel], None],
+    ) -> None:
+        self._source, self._sink = source, sink
+        self._writer, self._closed = writer, closed
+        self._by_number: dict[int, StreamChannel] = {}
+        self._by_fd: dict[int, StreamChannel] = {}
+        self._poll = select.epoll()
+        self._poll.register(source, select.EPOLLIN)
+        self._interest: dict[int, int] = {}
+        self._sink_polled = False
+
+    def get(self, number: int) -> StreamChannel | None:
+        """The open channel with this number."""
+        return self._by_number.get(number)
+
+    def add(self, channel: StreamChannel) -> None:
+        """Serve one more channel."""
+        os.set_blocking(channel.fd, False)
+        self._by_number[channel.number] = channel
+        self._by_fd[channel.fd] = channel
+        self.rearm(channel)
+
+    def open(
+        self,
+        number: int,
+        kind: str,
+        fd: int,
+        group: ChannelGroup | None,
+        *,
+        with_pipes: bool,
+        needs_sender: bool = False,
+    ) -> None:
+        """Serve this side's end of a new channel, whose descriptor came `with_pipes` or without."""
+        ordered = group is not None and (kind == BYTES or (with_pipes and kind not in PIPES))
+        channel = StreamChannel(number, kind, fd, group, ordered, needs_sender)
+        if group is not None:
+            if kind in PIPES:
+                group.pipes.append(channel)
+            elif ordered:
+                group.ordered.append(channel)
+        self.add(channel)
+
+    def release_lent(self, number: int) -> None:
+        """Release the file `number`, which need not be returned."""
+        for channel in self._by_number.values():
+            channel.release_lent_file(number)
+
+    def close(self, channel: StreamChannel, *, notify: bool = True) -> None:
+        """Close a channel; `notify` the other side."""
+        if channel.closed:
+            return
+        if notify:
+            self._writer.send(frames.CLOSE, channel.number)
+        self._unregister(channel)
+        self._by_number.pop(channel.number, None)
+        self._by_fd.pop(channel.fd, None)
+        if channel.group is not None:
+            channel.group.remove(channel)
+        channel.close()
+        self._closed(channel)
+
+    # ── waiting ───────────────────────────────────────────────────────────────────────────────
+
+    def wait(self) -> Iterable[tuple[StreamChannel | None, int]]:
+        """Wait, and yield the ready channels with their events; None stands for the stream."""
+        for fd, events in self._poll.poll():
+            if fd == self._source:
+                yield None, events
+            elif (channel := self._by_fd.get(fd)) is not None:
+                yield channel, events
+
+    def rearm(self, channel: StreamChannel) -> None:
+        """Wait for the events that the channel's state permits."""
+        if channel.closed:
+            return
+        events = 0
+        if channel.reads and not channel.waits_for:
+            events |= select.EPOLLIN
+        if channel.pending and channel.pending[0].is_due():
+            events |= select.EPOLLOUT
+        if not events and channel.kind != WRITTEN:
+            # Otherwise the end of the other process would wake this loop again and again.
+            self._unregister(channel)
+            return
+        known = self._interest.get(channel.fd)
+        if known is None:
+            self._poll.register(channel.fd, events)
+        elif known != events:
+            self._poll.modify(channel.fd, events)
+        self._interest[channel.fd] = events
+
+    def watch_sink(self, writable: bool) -> None:
+        """Wait until the stream accepts data, or no longer."""
+        if writable == self._sink_polled:
+            return
+        self._sink_polled = writable
+        if self._sink == self._source:
+            events = select.EPOLLIN | (select.EPOLLOUT if writable else 0)
+            self._poll.modify(self._source, events)
+        elif writable:
+            self._poll.register(self._sink, select.EPOLLOUT)
+        else:
+            self._poll.unregister(self._sink)
+
+    def _unregister(self, channel: StreamChannel) -> None:
+        if self._interest.pop(channel.fd, None) is not None:
+            self._poll.unregister(channel.fd)
