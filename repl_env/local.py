@@ -13,10 +13,9 @@ from repl_env.env.attributes import of_inner
 from repl_env.env.environment import REPLEnvironment
 from repl_env.env.options import ConstructorOptions
 from repl_env.episode.call_options import FollowUpOptions, ResetOptions, options_in
-from repl_env.episode.contexts import ContextPart, Given
+from repl_env.episode.contexts import ContextPart, Given, Preview
 from repl_env.episode.effects import OnOutput
 from repl_env.episode.initial_files import Files
-from repl_env.episode.previews import Preview
 from repl_env.llm.spec import LLM
 from repl_env.models import (
     DEFAULT_CONTEXT_PREVIEW_LENGTH,

@@ -23,9 +23,8 @@ from repl_env.env.operations import EpisodeEffects, EpisodeOperations
 from repl_env.env.options import ConstructorOptions, EpisodeEquipment
 from repl_env.episode import effects
 from repl_env.episode.call_options import FollowUpOptions, ResetOptions, options_in
-from repl_env.episode.contexts import Given
+from repl_env.episode.contexts import Given, Preview
 from repl_env.episode.effects import Effects, run_async, run_blocking
-from repl_env.episode.previews import Preview
 from repl_env.episode.sandboxes import SandboxProvider
 from repl_env.interfaces import EnvironmentMetadata, Transform
 from repl_env.llm.spec import LLM

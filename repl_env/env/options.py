@@ -18,9 +18,8 @@ from repl_env.common.values import (
 from repl_env.episode import contexts
 from repl_env.episode.answers import Validator
 from repl_env.episode.call_options import FollowUpOptions, ResetOptions, options_in
-from repl_env.episode.contexts import Given
+from repl_env.episode.contexts import MODES, Given, Preview
 from repl_env.episode.initial_files import contents
-from repl_env.episode.previews import MODES, Preview
 from repl_env.episode.rules import EpisodeConfig
 from repl_env.episode.sandboxes import SandboxProvider, SandboxSettings
 from repl_env.llm.spec import LLM

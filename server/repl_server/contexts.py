@@ -22,8 +22,7 @@ from repl_env.common import binary_json
 from repl_env.env.environment import REPLEnvironment
 from repl_env.env.options import check_name
 from repl_env.episode import contexts
-from repl_env.episode.contexts import ContextPart, StoredContext, preview_share
-from repl_env.episode.previews import Preview
+from repl_env.episode.contexts import ContextPart, Preview, StoredContext, preview_share
 from repl_env.episode.sandboxes import SandboxProvider, SandboxSettings
 from repl_env.models import REPLObservation
 from repl_sandbox import AsyncSandbox

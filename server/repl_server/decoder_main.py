@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
 
 from repl_env.common.values import explain_not_json
-from repl_env.episode import previews
+from repl_env.episode import contexts
 from repl_sandbox.host.shared_objects import SharedObjects, fill
 
 if TYPE_CHECKING:
@@ -121,9 +121,9 @@ def _read(fd: int, length: int, kind: Type) -> Any:
         return decoded(data, kind)
 
 
-def _described(name: str, value: Any, mode: previews.Preview, each: int) -> dict[str, Any]:
+def _described(name: str, value: Any, mode: contexts.Preview, each: int) -> dict[str, Any]:
     length, unit = _MEASURE[type(value)](value)
-    shown = previews.preview(value, mode, each)
+    shown = contexts.preview(value, mode, each)
     return {
         "name": name,
         "type": type(value).__name__,

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repl_env.episode.previews import MODES
-from repl_env.episode.previews import preview as optional_preview
+from repl_env.episode.contexts import MODES
+from repl_env.episode.contexts import preview as optional_preview
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=20),
