@@ -1,13 +1,6 @@
 /* fork(3) between CPython's hooks, for a process with other threads. */
 #include "export.h"
-
-struct hooked_fork {
-    void (*before)(void);          /* PyOS_BeforeFork */
-    int (*fork)(void);             /* of the C library, which repairs its own locks */
-    void (*after_in_child)(void);  /* PyOS_AfterFork_Child */
-    void (*after_in_parent)(void); /* PyOS_AfterFork_Parent */
-    const int *error;              /* errno of the calling thread */
-};
+#include "fork.h"
 
 /* Return the child's process id, 0 in the child, or a negative errno. The caller holds the GIL.
    No Python runs between fork(3) and the hooks after it: another thread may have asked for the GIL,

@@ -1,0 +1,66 @@
+"""Structures and numbers that C and Python both have are the same."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import struct
+from pathlib import Path
+
+import pytest
+
+from repl_sandbox.jail.syscalls import ALLOW, REFUSE
+from repl_sandbox.native import forks, library
+
+NATIVE = Path(library.NATIVE_FOLDER)
+STRUCTURES = {
+    "failure": library.Failure,
+    "batch": library.Table,
+    "pollfd": forks.Pollfd,
+    "text": forks._Text,
+    "spawn": forks._Spawn,
+    "post_fork_work": forks._Work,
+    "snapshot": forks._Snapshot,
+    "hooked_fork": forks._HookedFork,
+}
+
+
+def layout_in_c(structure: str, count: int) -> list[int]:
+    """Its size, and the offsets of its fields, of which there are `count`."""
+    return list((ctypes.c_int * (1 + count)).in_dll(library.load().dll, f"layout_of_{structure}"))
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_a_structure_has_one_layout(structure: str) -> None:
+    python = STRUCTURES[structure]
+    names = [name for name, *_ in python._fields_]
+    offsets = [getattr(python, name).offset for name in names]
+    assert layout_in_c(structure, len(names)) == [ctypes.sizeof(python), *offsets]
+
+
+def test_a_row_of_a_batch_has_one_layout() -> None:
+    form = library._ROW.format
+    codes = re.findall(r"\d*[A-Za-z]", form)
+    offsets = [
+        struct.calcsize(f"@{''.join(codes[:index])}0{code[-1]}") for index, code in enumerate(codes)
+    ]
+    assert layout_in_c("row", len(codes)) == [library._ROW.size, *offsets]
+
+
+def test_every_structure_that_a_header_says_python_lays_out_is_compared() -> None:
+    headers = (file.read_text() for file in NATIVE.glob("*.h"))
+    laid_out = [text for text in headers if "laid out by native/" in text.partition("*/")[0]]
+    found = {
+        name for text in laid_out for name in re.findall(r"^struct (\w+) \{", text, re.MULTILINE)
+    }
+    assert found | {"pollfd"} == {*STRUCTURES, "row"}
+
+
+@pytest.mark.parametrize("arch", ["x86_64", "aarch64"])
+def test_numbers_of_system_calls_are_those_of_the_table(arch: str) -> None:
+    kernel = (NATIVE / "kernel.h").read_text()
+    section = kernel.partition(f"defined(__{arch}__)")[2].partition("};")[0]
+    numbers = {name.lower(): int(text) for name, text in re.findall(r"SYS_(\w+) = (\d+)", section)}
+    assert len(numbers) > 35
+    rows = (*ALLOW, *REFUSE)
+    assert numbers == {row.name: row.number(arch) for row in rows if row.name in numbers}
