@@ -7,6 +7,7 @@ change of an internal name changes this module.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
+from struct import Struct
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
@@ -155,6 +156,29 @@ def batch_wait() -> CodeType:
 def packed_rows(batch: SyscallBatch) -> Any:
     """The memory with the packed system calls of a batch."""
     return batch._packed_rows
+
+
+def native_structures() -> dict[str, Any]:
+    """The structures that the native core and Python share, by their name in C."""
+    from repl_sandbox.native import forks, library
+
+    return {
+        "failure": library.Failure,
+        "batch": library.Table,
+        "pollfd": forks.Pollfd,
+        "text": forks._Text,
+        "spawn": forks._Spawn,
+        "post_fork_work": forks._Work,
+        "snapshot": forks._Snapshot,
+        "hooked_fork": forks._HookedFork,
+    }
+
+
+def row_format() -> Struct:
+    """The form of a packed system call."""
+    from repl_sandbox.native import library
+
+    return library._ROW
 
 
 def started(sandbox: Any) -> Coroutine[Any, Any, Any]:

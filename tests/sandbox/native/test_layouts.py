@@ -10,19 +10,11 @@ from pathlib import Path
 import pytest
 
 from repl_sandbox.jail.syscalls import ALLOW, REFUSE
-from repl_sandbox.native import forks, library
+from repl_sandbox.native import library
+from tests.internals import native_structures, row_format
 
 NATIVE = Path(library.NATIVE_FOLDER)
-STRUCTURES = {
-    "failure": library.Failure,
-    "batch": library.Table,
-    "pollfd": forks.Pollfd,
-    "text": forks._Text,
-    "spawn": forks._Spawn,
-    "post_fork_work": forks._Work,
-    "snapshot": forks._Snapshot,
-    "hooked_fork": forks._HookedFork,
-}
+STRUCTURES = native_structures()
 
 
 def layout_in_c(structure: str, count: int) -> list[int]:
@@ -39,12 +31,12 @@ def test_a_structure_has_one_layout(structure: str) -> None:
 
 
 def test_a_row_of_a_batch_has_one_layout() -> None:
-    form = library._ROW.format
+    form = row_format().format
     codes = re.findall(r"\d*[A-Za-z]", form)
     offsets = [
         struct.calcsize(f"@{''.join(codes[:index])}0{code[-1]}") for index, code in enumerate(codes)
     ]
-    assert layout_in_c("row", len(codes)) == [library._ROW.size, *offsets]
+    assert layout_in_c("row", len(codes)) == [row_format().size, *offsets]
 
 
 def test_every_structure_that_a_header_says_python_lays_out_is_compared() -> None:
