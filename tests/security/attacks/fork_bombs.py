@@ -158,6 +158,22 @@ class Seen(threading.Thread):
         return threads
 
 
+class Quiet(threading.Thread):
+    """Runs short loops in a quiet session until it is stopped: how late they are on this machine.
+
+    What keeps this session from the processor now keeps others from it, too.
+    """
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(daemon=True)
+        self._session, self.latest, self.stops = session, 0.0, threading.Event()
+
+    def run(self) -> None:
+        """Measure again and again."""
+        while not self.stops.is_set():
+            self.latest = max(self.latest, late(self._session, "while True: pass", 0.2)[1])
+
+
 def late(session: Session, code: str, timeout: float) -> tuple[Any, float]:
     """The outcome, and how many seconds after its time it came."""
     begun = time.monotonic()
@@ -197,17 +213,18 @@ def _storm(sandbox: Sandbox, name: str, timeout: float) -> dict[str, Any]:
     with sandbox.session() as neighbour, sandbox.session() as session:
         neighbour.run("x = 42")
         session.run("y = 43")
-        _, quiet = late(neighbour, "while True: pass", 0.5)
-        seen = Seen(init_pid(session))
+        seen, beside = Seen(init_pid(session)), Quiet(neighbour)
         seen.start()
+        beside.start()
         outcome, lateness = late(session, HEAD + STORMS[name], timeout)
-        seen.stops.set()
-        seen.join()
+        for thread in (seen, beside):
+            thread.stops.set()
+            thread.join()
         return {
             "outcome": type(outcome).__name__,
             "limits": [*outcome.limits, getattr(outcome, "reason", "")],
             "most": seen.most,
             "late": lateness,
-            "quiet": quiet,
+            "quiet": beside.latest,
             "values": [value_after(session, "y"), neighbour.run("x").value],
         }

@@ -9,7 +9,7 @@ import stat
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
-from errno import EFBIG
+from errno import EFBIG, EIO
 from pathlib import Path
 from typing import Any
 
@@ -223,7 +223,8 @@ def test_a_file_that_grows_while_it_is_read_is_bounded(session: Session) -> None
 
     eventually(get)
     assert max(sizes) <= 100_000
-    assert refusals <= {EFBIG}  # what grew meanwhile is more
+    # What grew meanwhile is more, and what was emptied meanwhile is less.
+    assert refusals <= {EFBIG, EIO}
 
 
 def test_a_hard_link_to_a_file_of_the_host_cannot_be_made(session: Session, secret: Path) -> None:

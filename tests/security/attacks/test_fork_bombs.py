@@ -56,7 +56,7 @@ def test_the_limit_that_a_fork_bomb_reached_is_named(found: dict[str, Any], stor
 def test_a_fork_bomb_has_an_outcome_in_time_and_its_session_goes_on(
     found: dict[str, Any], storm: str
 ) -> None:
-    """At most five times as late as a loop in a quiet session, and a second."""
+    """At most five times as late as a loop in a quiet session beside it, and a second."""
     seen = found[storm]
     assert seen["late"] <= 5 * seen["quiet"] + 1
     assert seen["values"] == ["43", "42"]

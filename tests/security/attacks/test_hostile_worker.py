@@ -33,8 +33,8 @@ def frame(header, blob=b""):
     return struct.pack("!II", len(head), len(blob)) + head + blob
 
 def result(cell, blob=b"", **more):
-    fields = dict(type="result", cell=cell, value=None, error=None, changes=[], figures=[], peak=0)
-    return frame({**fields, **more}, blob)
+    fields = dict(type="result", cell=cell, value=None, error=None, changes=[], figures=[])
+    return frame({**fields, "displays": [], "peak": 0, **more}, blob)
 
 def call(number, cell, name, args=b"[[],{}]"):
     return frame(dict(type="call", call=number, cell=cell, name=name, parts=[]), args)
