@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from repl_env.llm.spec import LLM
     from repl_env.local import AsyncLocalREPLEnv, LocalREPLEnv
     from repl_env.models import (
+        CellDisplay,
         CodeBlockResult,
         REPLAction,
         REPLObservation,
@@ -87,6 +88,7 @@ __all__ = [
     "BadReply",
     "BudgetExceeded",
     "CapacityReached",
+    "CellDisplay",
     "CodeBlockResult",
     "CodeExecutionRubric",
     "CustomMetricRubric",
@@ -172,6 +174,7 @@ _NAMES_BY_MODULE = {
     ),
     "repl_env.llm.spec": ("LLM",),
     "repl_env.models": (
+        "CellDisplay",
         "CodeBlockResult",
         "REPLAction",
         "REPLObservation",

@@ -113,6 +113,7 @@ class TerminationMixin:
 
 __all__ = [
     "Action",
+    "CellDisplay",
     "CodeBlockResult",
     "Observation",
     "REPLAction",
@@ -259,13 +260,33 @@ def action_of(code: object) -> REPLAction:
 
 
 @set_module("repl_env")
+class CellDisplay(Printed):
+    """An object that a cell displayed, in rich forms by MIME type: `repl_sandbox.Display`."""
+
+    text: str = ""
+    forms: dict[str, str] = Field(default_factory=dict)
+    is_value: bool = False
+
+    def html(self) -> str:
+        """Return HTML that shows the object: in a frame without scripts and without network."""
+        from repl_sandbox.display import framed  # only loaded to show
+
+        return framed(self.text, self.forms)
+
+    def _repr_html_(self) -> str:
+        return self.html()
+
+
+@set_module("repl_env")
 class CodeBlockResult(Printed):
     """The output and changes of one cell.
 
     `stdout` ends with the value of the last expression, as in a REPL; `value` is that text alone.
     `locals_snapshot` holds short previews of new and modified variables, `changes` those and the
-    deleted ones with kind, type and size in bytes. `figures` are PNG images in base64. `exception`
-    is None unless the code failed. `execution_time` is in seconds, without waiting.
+    deleted ones with kind, type and size in bytes. `figures` are PNG images in base64, `displays`
+    the other rich forms of what was displayed, such as tables as HTML; a policy reads their text in
+    `stdout`. `exception` is None unless the code failed. `execution_time` is in seconds, without
+    waiting.
     """
 
     stdout: str = ""
@@ -277,6 +298,7 @@ class CodeBlockResult(Printed):
     value: str | None = None
     changes: list[dict[str, str | int]] = Field(default_factory=list, repr=False)
     figures: list[Annotated[str, AfterValidator(EncodedFigure)]] = Field(default_factory=list)
+    displays: list[CellDisplay] = Field(default_factory=list)
     truncated: bool = False
 
 

@@ -160,12 +160,14 @@ def _cut_event(event: Any, outputs: int, texts: int | None) -> Any:
 
 
 def _cut_result(result: dict[str, Any], longest: int) -> dict[str, Any]:
-    figures = result.get("figures")
-    if not isinstance(figures, list):
-        return _cut(result, longest)  # type: ignore[no-any-return]  # a dict stays one
-    kept = [figure for figure in figures if len(str(figure)) <= longest]
-    smaller: dict[str, Any] = _cut({**result, "figures": []}, longest)
-    return smaller | {"figures": kept, "figures_left_out": len(figures) - len(kept)}
+    """Cut the texts of a result; figures and displays are kept whole, or left out."""
+    kept: dict[str, Any] = {}
+    for name in ("figures", "displays"):
+        if isinstance(shown := result.get(name), list):
+            kept[name] = [each for each in shown if len(str(each)) <= longest]
+            kept[f"{name}_left_out"] = len(shown) - len(kept[name])
+    smaller: dict[str, Any] = _cut({**result, **dict.fromkeys(kept, None)}, longest)
+    return smaller | kept
 
 
 def _cut(value: Any, longest: int) -> Any:
@@ -198,6 +200,7 @@ PAGE_POLICY: Final = (
     "style-src 'self'",
     "connect-src 'self'",
     "img-src 'self' data: blob:",
+    "frame-src blob:",  # what a session displays, in a frame without rights
     "base-uri 'none'",
     "form-action 'none'",
     "require-trusted-types-for 'script'",
@@ -392,8 +395,8 @@ def _shell() -> tuple[bytes, bytes]:
             raise ValueError("a file of the page would end its element")
     policy = (
         f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; "
-        "connect-src 'none'; img-src data: blob:; base-uri 'none'; form-action 'none'; "
-        "require-trusted-types-for 'script'; trusted-types 'none'"
+        "connect-src 'none'; img-src data: blob:; frame-src blob:; base-uri 'none'; "
+        "form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
     )
     head = f"""<html lang="en">
 <head>

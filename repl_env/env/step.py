@@ -98,6 +98,7 @@ def _joined_results(previous: CodeBlockResult, last: CodeBlockResult) -> CodeBlo
         value=last.value,
         changes=[*previous.changes, *last.changes],
         figures=[*previous.figures, *last.figures],
+        displays=[*previous.displays, *last.displays],
         truncated=previous.truncated or last.truncated,
     )
 

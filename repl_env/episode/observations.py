@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from repl_env.common.values import replace_surrogates
-from repl_env.models import CodeBlockResult, EncodedFigure, trusted
+from repl_env.models import CellDisplay, CodeBlockResult, EncodedFigure, trusted
 from repl_sandbox.types import (
     AnyOutcome,
     Change,
+    Display,
     Finished,
     Killed,
     KillReason,
@@ -390,6 +391,7 @@ def render(
         value=value,
         changes=changes,
         figures=list(map(_in_base64, outcome.figures)),
+        displays=list(map(_as_model, outcome.displays)),
         truncated=len(stdout) > limit or len(stderr) > limit,
     )
 
@@ -426,6 +428,15 @@ def _in_base64(figure: bytes) -> EncodedFigure:
     return EncodedFigure(base64.b64encode(figure).decode("ascii"))
 
 
+def _as_model(display: Display) -> CellDisplay:
+    return trusted(
+        CellDisplay,
+        text=replace_surrogates(display.text),
+        forms={form: replace_surrogates(text) for form, text in display.forms.items()},
+        is_value=display.is_value,
+    )
+
+
 def message_result(stdout: str, error: str | None = None) -> CodeBlockResult:
     """Return a result without a cell: a message of the environment, or a refusal."""
     return trusted(
@@ -439,6 +450,7 @@ def message_result(stdout: str, error: str | None = None) -> CodeBlockResult:
         value=None,
         changes=[],
         figures=[],
+        displays=[],
         truncated=False,
     )
 

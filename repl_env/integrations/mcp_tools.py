@@ -189,7 +189,8 @@ def _tool(kind: Kind) -> Tool:
 def _observation_schema() -> dict[str, Any]:
     """The schema of the structured content, in one piece: some clients follow no references."""
     schema = REPLObservation.model_json_schema()
-    (result,) = schema.pop("$defs").values()
+    result = schema.pop("$defs")["CodeBlockResult"]
+    del result["properties"]["displays"]  # see `structured`
     schema["properties"]["result"] = result
     return schema
 
@@ -253,9 +254,10 @@ def _result(observation: REPLObservation, text: str) -> CallToolResult:
 
 
 def structured(observation: REPLObservation) -> dict[str, Any]:
-    """The observation as JSON, without its figures."""
+    """The observation as JSON, without its figures and displays, which a model need not read."""
     content: dict[str, Any] = observation.model_dump(mode="json")
     content["result"]["figures"] = []
+    del content["result"]["displays"]
     return content
 
 

@@ -180,13 +180,13 @@ def parents_of(path: str) -> tuple[str | None, str | None]:
 def written(event: AnyEvent, number: int, *, figures: bool = True) -> bytes:
     """Return the line of event number `number`, with its newline.
 
-    Without figures unless `figures`.
+    Without figures and displays unless `figures`.
     """
     line = {"event": _NAMES_OF_KINDS[type(event)], "id": number, **_plain(event)}
     if isinstance(event, RunStarted):
         line["parent"], line["call"] = parents_of(event.run)
     if isinstance(event, CellRan) and not figures:
-        line["observation"]["result"]["figures"] = []
+        line["observation"]["result"].update(figures=[], displays=[])
     return as_line(line)
 
 
@@ -212,9 +212,13 @@ def _plain(value: Any) -> Any:
         return {name: _plain(field) for name, field in value.__dict__.items()}
     if is_dataclass(value):
         return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
-    if isinstance(value, tuple) and value and is_dataclass(value[0]):
+    if isinstance(value, (tuple, list)) and value and _has_fields(value[0]):
         return [_plain(item) for item in value]
     return value
+
+
+def _has_fields(value: object) -> bool:
+    return is_dataclass(value) or isinstance(value, BaseModel)
 
 
 def _carried(value: Any, depth: int = 0) -> Any:

@@ -51,7 +51,7 @@ class TrajectoryWriter(Closeable):
         overwrite: whether an existing file may be replaced.
         sync: flush each line to the disk before going on, so that not even a crash of the machine
             loses it. The run waits for that, milliseconds for each event.
-        figures: keep the figures of observations, as base64.
+        figures: keep the figures of observations, as base64, and their displays.
         contexts: those of the root run. One that fits into the rest of `MAX_CONTEXT` is written
             whole; of others only a SHA-256, for recognition.
         settings: JSON about the run for readers of the file. A replay uses "max_depth", "blocks",

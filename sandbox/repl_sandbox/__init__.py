@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from .types import (
         Answer,
         Change,
+        Display,
         ErrorInfo,
         Figure,
         File,
@@ -82,6 +83,7 @@ _HOME = {
         (
             "Answer",
             "Change",
+            "Display",
             "ErrorInfo",
             "File",
             "Figure",
@@ -112,6 +114,7 @@ __all__ = [
     "CheckpointError",
     "CheckpointInfo",
     "ContainerLimits",
+    "Display",
     "ErrorInfo",
     "Facility",
     "Figure",

@@ -61,7 +61,7 @@ _MAX_TEXT, _MAX_ALL, _MAX_ROWS, _MAX_COLUMNS, _MAX_CELL = 10_000, 60_000, 20, 8,
 _MAX_FIGURES, _MAX_FIGURE_BYTES, _DEEPEST = 10, 4 << 20, 3
 _PNG = b"\x89PNG\r\n\x1a\n"
 # Fields that HTML shows although no repr does. Others may be secret.
-_ALSO = frozenset({"figures", "changes"})
+_ALSO = frozenset({"figures", "changes", "displays"})
 _UNSHOWABLE = {code: "\ufffd" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 
 
@@ -177,9 +177,11 @@ class _HTML:
         if self._room <= 0 or levels == 0:
             return ""
         if isinstance(content, str):
-            return self._labelled(name, self._text(content))
+            return self._labelled(name, self.text(content))
         if name == "figures" and isinstance(content, (tuple, list)):
             return self._labelled(name, "".join(map(self._picture, content[:_MAX_FIGURES])))
+        if name == "displays" and isinstance(content, (tuple, list)):
+            return self._labelled(name, "".join(map(self._display, content[:_MAX_FIGURES])))
         if name == "roots" and len(content) == 1:
             (content,) = content
         if _has_fields(content):
@@ -189,12 +191,12 @@ class _HTML:
             return self._labelled(name, self.table(rows))
         if isinstance(content, (tuple, list)):
             return self._labelled(name, self.table(content))
-        return self._labelled(name, self._text(_short.repr(content)))
+        return self._labelled(name, self.text(_short.repr(content)))
 
     def _labelled(self, name: str, block: str) -> str:
         return f"<dl><dt><em>{_escaped(name)}</em></dt><dd>{block}</dd></dl>" if block else ""
 
-    def _text(self, text: str) -> str:
+    def text(self, text: str) -> str:
         limit = min(_MAX_TEXT, max(self._room, 0))
         self._room -= min(len(text), limit)
         if len(text) > limit:
@@ -227,6 +229,14 @@ class _HTML:
         self._room -= len(text)
         return _escaped(text)
 
+    def _display(self, display: object) -> str:
+        text, forms = getattr(display, "text", ""), getattr(display, "forms", {})
+        if isinstance(forms, Mapping):
+            self._figure_bytes -= sum(len(str(content)) for content in forms.values())
+        if self._figure_bytes < 0:
+            return "<div>(a display that is too large to be shown here)</div>"
+        return framed(text, forms)
+
     def _picture(self, figure: object) -> str:
         try:
             png = figure if isinstance(figure, bytes) else getattr(figure, "png", b"")
@@ -239,6 +249,49 @@ class _HTML:
             return "<div>(a figure that is too large to be shown here)</div>"
         data = base64.b64encode(png).decode()
         return f'<img alt="figure" src="data:image/png;base64,{data}">'
+
+
+# `framed`: an object that a session displays, as HTML that does nothing but show.
+#
+# The session's HTML is hostile. The frame has no origin, scripts, forms, plugins or navigation of
+# other frames (`sandbox` without any right, which stops `meta refresh` too), and its policy loads
+# nothing, so it cannot tell anybody that it is shown. A link opens a new page, for which the frame
+# has no right. An SVG in an image runs and loads nothing.
+
+_FRAME_POLICY = "default-src 'none'; img-src data:; font-src data:; style-src 'unsafe-inline'"
+_FRAME_HEAD = (
+    f'<!doctype html><meta http-equiv="Content-Security-Policy" content="{_FRAME_POLICY}">'
+    '<base target="_blank"><style>body{font:13px system-ui,sans-serif;margin:4px}'
+    "table{border-collapse:collapse}td,th{padding:2px 8px;text-align:right}</style>"
+)
+# Characters of a form that is shown; larger ones are shown as text.
+_MAX_FORM = 2 << 20
+# Pixels of a frame: its page cannot be measured from outside, so rows of tables are counted.
+_ROW, _LEAST, _MOST = 26, 60, 480
+
+
+def framed(text: object, forms: object) -> str:
+    """Return HTML that shows an object by its richest form; `text` is its plainest."""
+    shown = {
+        form: content
+        for form, content in (forms.items() if isinstance(forms, Mapping) else ())
+        if isinstance(content, str) and len(content) <= _MAX_FORM
+    }
+    if "text/html" in shown:
+        return _frame(shown["text/html"])
+    if "image/svg+xml" in shown:
+        data = base64.b64encode(_showable(shown["image/svg+xml"]).encode()).decode()
+        return f'<img alt="figure" src="data:image/svg+xml;base64,{data}">'
+    for form in ("text/latex", "text/markdown"):
+        text = shown.get(form, text)
+    return _HTML().text(text) if isinstance(text, str) else ""
+
+
+def _frame(page: str) -> str:
+    height = min(_MOST, _LEAST + _ROW * page.count("<tr"))
+    style = f"width:100%;height:{height}px;border:0;resize:vertical;background:white"
+    content = _escaped(_FRAME_HEAD + page)
+    return f'<iframe sandbox title="displayed" style="{style}" srcdoc="{content}"></iframe>'
 
 
 def _record(row: Any) -> dict[str, Any]:
@@ -298,7 +351,11 @@ def _declared(value: object) -> Iterator[tuple[str, bool, Any]]:
 
 
 def _escaped(text: str) -> str:
-    return escape(text.translate(_UNSHOWABLE).encode("utf-8", "replace").decode())
+    return escape(_showable(text))
+
+
+def _showable(text: str) -> str:
+    return text.translate(_UNSHOWABLE).encode("utf-8", "replace").decode()
 
 
 # `set_module`: the module that documents a class or function, as its `__module__`.

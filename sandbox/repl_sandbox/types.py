@@ -209,6 +209,7 @@ def check_seed(seed: int | None) -> int | None:
 __all__ = [
     "Answer",
     "Change",
+    "Display",
     "ErrorInfo",
     "Figure",
     "File",
@@ -351,7 +352,9 @@ class Outcome(Displayed):
     "restarted", empty. `lost`: descriptions of what could not be restored with that state, such as
     threads, child processes and connections.
     `died_before`: how the process that runs the cells died after the cell before, because of a
-    thread or a child process that cells had left, or for want of memory; else None.
+    thread or a child process that cells had left, or for want of memory; else None. `displays`:
+    the rich forms, other than PNG, of the value and of what the cell displayed; `figures`: the
+    pictures.
     """
 
     stdout: str = ""
@@ -366,6 +369,7 @@ class Outcome(Displayed):
     limits: tuple[KillReason, ...] = field(default=(), kw_only=True)
     lost: tuple[str, ...] = field(default=(), kw_only=True)
     died_before: KillReason | None = field(default=None, kw_only=True)
+    displays: tuple[Display, ...] = field(default=(), kw_only=True)
 
     @property
     def ok(self) -> bool:
@@ -441,6 +445,39 @@ class Figure(bytes):
 
     def _repr_png_(self) -> bytes:
         return self.png
+
+
+# The forms of an object that a cell displays, by MIME type, from the richest to the plainest: those
+# of Jupyter that a page can show without running code.
+HTML, SVG, LATEX, MARKDOWN = "text/html", "image/svg+xml", "text/latex", "text/markdown"
+PLOTLY, JSON_FORM = "application/vnd.plotly.v1+json", "application/json"
+DISPLAY_FORMS = (HTML, SVG, PLOTLY, LATEX, MARKDOWN, JSON_FORM)
+
+
+@set_module("repl_sandbox")
+@dataclass(frozen=True, slots=True, repr=False)
+class Display(Displayed):
+    """An object that a cell displayed, in its rich forms: untrusted text of the session.
+
+    `text`: the object as plain text, as the cell's output has it, too. `forms`: further forms by
+    MIME type: "text/html", "image/svg+xml", "text/latex", "text/markdown", "application/json" and
+    "application/vnd.plotly.v1+json" (both as JSON text). HTML and SVG may hold scripts and
+    addresses: show them in a frame without rights, as `html()` does. A PNG form is among the
+    cell's `figures`. `is_value`: the object is the value of the cell's last expression.
+    """
+
+    text: str
+    forms: Mapping[str, str] = field(hash=False)
+    is_value: bool = False
+
+    def html(self) -> str:
+        """Return HTML that shows the object: in a frame without scripts and without network."""
+        from .display import framed
+
+        return framed(self.text, self.forms)
+
+    def _repr_html_(self) -> str:
+        return self.html()
 
 
 @set_module("repl_sandbox")

@@ -128,6 +128,7 @@ def test_a_model_built_without_validation_equals_a_validated_one():
         "value": "1",
         "changes": [],
         "figures": [],
+        "displays": [],
         "truncated": False,
     }
     made, checked = trusted(CodeBlockResult, **fields), CodeBlockResult(**fields)

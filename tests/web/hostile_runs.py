@@ -45,6 +45,11 @@ def hostile_events() -> list[AnyEvent]:
             {"name": HOSTILE, "kind": HOSTILE, "type": HOSTILE, "size": 1, "preview": HOSTILE},
             {"name": "__proto__", "kind": "new", "type": "x", "size": 1, "preview": "y"},
         ],
+        # Their HTML and SVG: `test_displays.py`.
+        displays=[
+            {"text": HOSTILE, "forms": {form: HOSTILE}, "is_value": False}
+            for form in ("text/latex", "application/json", HOSTILE, "__proto__")
+        ],
         figures=[SVG, "javascript:alert(12)", HOSTILE.encode("ascii", "replace").decode()],
         execution_time=0.1,
         truncated=True,

@@ -154,12 +154,14 @@ MAX_LOST: Final = 256
 # More than the worker ever sends, so a hostile worker cannot make the host build longer tuples.
 MAX_CHANGES: Final = 256
 MAX_FIGURES: Final = 16
+MAX_DISPLAYS: Final = 64
 
 # Bytes of a header that has only counts and short words.
 SHORT_HEADER: Final = 512
 # Bytes of one character as a JSON escape: two surrogates.
 _ESCAPE = 12
 _CHANGE_VALUES = 6  # a list of five
+_DISPLAY_VALUES = 26  # a flag, and a list of at most seven pairs
 _PART_VALUES = 4  # a list of three
 _FEW = 16
 
@@ -186,7 +188,11 @@ FORMS: Final = MappingProxyType(
         ),
         "call": HeaderLimit(5, 1 << 20, _PART_VALUES * MAX_PARTS + _FEW),
         "answered": HeaderLimit(6),
-        "result": HeaderLimit(7, MAX_HEADER, _CHANGE_VALUES * MAX_CHANGES + MAX_FIGURES + 2 * _FEW),
+        "result": HeaderLimit(
+            8,
+            MAX_HEADER,
+            _CHANGE_VALUES * MAX_CHANGES + _DISPLAY_VALUES * MAX_DISPLAYS + MAX_FIGURES + 2 * _FEW,
+        ),
         "value": HeaderLimit(1),
         "variables": HeaderLimit(1),
         "failed": HeaderLimit(3, SHORT_HEADER + _ESCAPE * MAX_MESSAGE, blob=False),

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias, cast, get_args
 
 from ..errors import RemoteProtocolError
-from ..types import JSON, Answer, AnswerForm, Change, ErrorInfo, Variable
+from ..types import DISPLAY_FORMS, JSON, Answer, AnswerForm, Change, Display, ErrorInfo, Variable
 from .frames import (
     CELL_HEADER,
     CELL_KIND,
@@ -17,6 +17,7 @@ from .frames import (
     EMPTY_RESULT_KIND,
     FORMS,
     MAX_CHANGES,
+    MAX_DISPLAYS,
     MAX_FIGURES,
     MAX_LOST,
     MAX_MESSAGE,
@@ -163,8 +164,8 @@ def _is_text_or_none(value: Any) -> bool:
 
 # Sizes, numbers and lengths are below this: a signed 64-bit integer, as other languages have it.
 MAX_COUNT = 1 << 63
-# Bytes of all figures of a cell.
-MAX_FIGURE_BYTES = 8 << 20
+# Bytes of all figures of a cell, and of all else that it displays.
+MAX_FIGURE_BYTES = MAX_DISPLAY_BYTES = 8 << 20
 
 Header: TypeAlias = dict[str, Any]
 
@@ -271,6 +272,40 @@ def cut_figures(sizes: list[Any], blob: bytes, start: int) -> tuple[tuple[bytes,
     if sum(map(len, figures)) > MAX_FIGURE_BYTES:
         raise ValueError("the figures are too large")
     return tuple(figures), start
+
+
+def dump_displays(displays: Iterable[Display]) -> tuple[str, list[bytes]]:
+    """Return `displays` as JSON rows with the sizes of their texts, and these texts."""
+    rows: list[Any] = []
+    texts: list[bytes] = []
+    for display in displays:
+        encoded = {
+            form: content.encode("utf-8", "surrogatepass")
+            for form, content in {"": display.text, **display.forms}.items()
+        }
+        texts += encoded.values()
+        rows.append([display.is_value, [[form, len(text)] for form, text in encoded.items()]])
+    return dump_header(rows), texts
+
+
+def cut_displays(rows: list[Any], blob: bytes, start: int) -> tuple[tuple[Display, ...], int]:
+    """Return the displays that rows describe from `blob`, and the position behind them."""
+    displays, first = [], start
+    for row in rows:
+        is_value, sizes = read_row(row, 2, "display")
+        if type(is_value) is not bool or type(sizes) is not list:
+            raise TypeError("a field of a display has the wrong type")
+        forms: dict[str, str] = {}
+        for size_row in sizes:
+            form, size = read_row(size_row, 2, "form of a display")
+            if form in forms or form not in ("", *DISPLAY_FORMS):
+                raise ValueError("a display has an unknown form, or one twice")
+            end = start + read_count({"form": size}, "form")
+            forms[form], start = read_text(blob[start:end]), end
+        displays.append(Display(forms.pop(""), forms, is_value))
+    if start - first > MAX_DISPLAY_BYTES:
+        raise ValueError("the displays are too large")
+    return tuple(displays), start
 
 
 def count_or_zero(number: int) -> int:
@@ -576,6 +611,7 @@ class Result:
     changes: tuple[Change, ...]
     figures: tuple[bytes, ...]
     peak_memory: int
+    displays: tuple[Display, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -647,16 +683,17 @@ def _encode_answered(m: Answered) -> bytes:
 
 
 def _encode_result(m: Result) -> bytes:
-    if m.value is None and m.error is None and not m.changes and not m.figures:
+    if m.value is None and m.error is None and not (m.changes or m.figures or m.displays):
         return pack(EMPTY_RESULT_HEADER.pack(EMPTY_RESULT_KIND, m.cell, m.peak_memory))
     value = None if m.value is None else m.value.encode("utf-8", "surrogatepass")
+    displays, texts = dump_displays(m.displays) if m.displays else ("[]", [])
     header = (
         f'{{"type":"result","cell":{m.cell},"value":{"null" if value is None else len(value)},'
         f'"error":{"null" if m.error is None else dump_error(m.error)},'
         f'"changes":{dump_changes(m.changes)},"figures":{[len(figure) for figure in m.figures]},'
-        f'"peak":{m.peak_memory}}}'
+        f'"displays":{displays},"peak":{m.peak_memory}}}'
     )
-    return pack(header.encode(), b"".join((value or b"", *m.figures)))
+    return pack(header.encode(), b"".join((value or b"", *m.figures, *texts)))
 
 
 def _encode_value(m: Value) -> bytes:
@@ -733,6 +770,9 @@ def _decode_result(header: Header, blob: bytes) -> Result:
     figures: tuple[bytes, ...] = ()
     if header["figures"] != []:
         figures, start = cut_figures(read_list(header, "figures", MAX_FIGURES), blob, start)
+    displays: tuple[Display, ...] = ()
+    if header["displays"] != []:
+        displays, start = cut_displays(read_list(header, "displays", MAX_DISPLAYS), blob, start)
     if start != len(blob):
         raise ValueError("the parts do not add up to the blob")
     error = header["error"]
@@ -743,6 +783,7 @@ def _decode_result(header: Header, blob: bytes) -> Result:
         tuple([read_change(row) for row in rows]) if rows else (),
         figures,
         peak,
+        displays,
     )
 
 
@@ -829,7 +870,7 @@ __all__ = [
     "encode",
 ]
 
-VERSION = 8
+VERSION = 9
 
 Message: TypeAlias = HostMessage | WorkerMessage
 

@@ -68,11 +68,12 @@ def outcome_of(
         usage,
         state,
     )
+    displays = result.displays
     if expired is not None:
-        return TimedOut(*shown, clock=expired)
+        return TimedOut(*shown, displays=displays, clock=expired)
     if result.error is not None:
-        return Raised(*shown)
-    return Finished(*shown)
+        return Raised(*shown, displays=displays)
+    return Finished(*shown, displays=displays)
 
 
 # The cell number of an internal job, which runs like a cell. Cells count from 1 and never reach it.
@@ -201,6 +202,8 @@ class CellExecution:
             fields["value"], fields["changes"] = result.value, result.changes
             if result.figures:
                 fields["figures"] = tuple(map(Figure, result.figures))
+            if result.displays:
+                fields["displays"] = result.displays
         self._cell.running_since = 0.0
         add = self._recovery.history.add
         add(self._cell.number)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import io
 import os
 import resource
 import sys
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from ..protocol.messages import MAX_FIGURE_BYTES, Result, encode
+from ..protocol.messages import Result, encode
 from ..types import Change, ErrorInfo
 from .channel import Interrupts, WorkerChannel
+from .displays import DISPLAYS, take_figures
 from .evaluation import NOTHING, CellRun, run_cell
 from .host_stubs import HostCallClient
 from .imports import MODULES
@@ -25,68 +25,6 @@ if TYPE_CHECKING:
     from .answers import FinalAnswers
     from .branch import BranchFork
     from .snapshot_table import SnapshotTable
-
-
-# Open matplotlib figures as PNG images, taken at the end of a cell.
-
-
-def take_figures(limit: int = 10, max_bytes: int = MAX_FIGURE_BYTES) -> list[bytes]:
-    """Return the open pyplot figures as PNG, oldest first, and close all.
-
-    At most `limit` figures and `max_bytes` together: a model looks at a few, and they share one
-    message. Figures that are left out, or cannot be drawn, are named on standard error. An
-    interrupt, such as a time-out's, ends the drawing. If `matplotlib.pyplot` is not loaded, there
-    are no figures, and nothing is imported.
-    """
-    pyplot: Any = sys.modules.get("matplotlib.pyplot")
-    if pyplot is None:
-        return []
-    figures: list[bytes] = []
-    try:
-        numbers = pyplot.get_fignums()
-        try:
-            for number in numbers[:limit]:
-                _take(pyplot, number, figures, max_bytes - sum(map(len, figures)))
-            if len(numbers) > limit:
-                _write_note(f"{len(numbers) - limit} more figures are not shown")
-        finally:
-            if numbers:
-                pyplot.close("all")
-    except KeyboardInterrupt:
-        _write_note(f"drawing was interrupted; figures shown: {len(figures)}")
-    # Boundary: a figure runs code of the user's (formatters, artists), and pyplot may be changed.
-    except BaseException as error:  # noqa: BLE001
-        _write_note(f"figures cannot be shown: {type(error).__name__}")
-    return figures
-
-
-def _take(pyplot: Any, number: int, figures: list[bytes], limit: int) -> None:
-    picture = io.BytesIO()
-    try:
-        pyplot.figure(number).savefig(picture, format="png")
-    except KeyboardInterrupt:
-        raise
-    # Boundary, as above: one broken figure does not cost the others.
-    except BaseException as error:  # noqa: BLE001
-        _write_note(
-            f"figure {number} cannot be drawn: {type(error).__name__}: {_first_line(error)}"
-        )
-        return
-    if picture.tell() > limit:
-        _write_note(f"figure {number} is not shown: {picture.tell():,} bytes are too many")
-        return
-    figures.append(picture.getvalue())
-
-
-def _first_line(error: BaseException) -> str:
-    try:
-        return str(error).partition("\n")[0][:200]
-    except Exception:  # noqa: BLE001 (the exception's class may be the user's)
-        return ""
-
-
-def _write_note(text: str) -> None:
-    os.write(2, f"{text}\n".encode("utf-8", "backslashreplace"))
 
 
 # `SessionState`: state of the session that all parts of a worker share.
@@ -263,7 +201,7 @@ class CellRunner:
         if now - process.measured > _SHORT:
             process.measure()
         session.ended = process.measured = now
-        if ran is NOTHING and not changes and _PYPLOT not in _modules:
+        if ran is NOTHING and not changes and _PYPLOT not in _modules and not DISPLAYS:
             # Loaded first, because CPython 3.11 does not specialise a call of an attribute of an
             # object.
             encode_result = self._channel.encode_empty_result
@@ -338,17 +276,18 @@ class CellRunner:
         encode(self._result(0, ran, self._changes.since_last()))
 
     def _result(self, cell: int, ran: CellRun, changes: list[Change]) -> Result:
-        figures = self._figures(cell) if _PYPLOT in _modules else ()
+        if _PYPLOT in _modules:
+            self._draw(cell)
+        displays, figures = DISPLAYS.take() if DISPLAYS else ((), ())
         peak = self._process.peak_memory
-        return Result(cell, ran.value, ran.error, tuple(changes), figures, peak)
+        return Result(cell, ran.value, ran.error, tuple(changes), figures, peak, displays)
 
-    def _figures(self, cell: int) -> tuple[bytes, ...]:
-        """Return the open figures. Drawing counts as the cell's time: it may run code of it."""
+    def _draw(self, cell: int) -> None:
+        """Draw the open figures. That counts as the cell's time: it may run code of it."""
         try:
             self._interrupts.arm(cell)
-            return tuple(take_figures())
+            take_figures()
         except KeyboardInterrupt:  # as in `_evaluate`
             self._interrupts.armed = False
-            return ()
         finally:
             self._interrupts.armed = False

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..types import PACKAGE_DIR, ErrorInfo
 from . import namespace
 from .answers import install, rewrite
+from .displays import DISPLAYS, offer_display
 from .imports import from_library, import_trusted
 from .namespace import Namespace, cell_name, keep_cell, module_dict, source_line
 from .preview import display
@@ -388,6 +389,8 @@ def run_cell(
             forget_shown(everything)
         if not namespace.offers_loop and ("asyncio" in source or "asyncio" in _modules):
             offer_loop(source, namespace)
+        if "display" in source:
+            offer_display()
         line = source.isprintable()
         name = keep_cell(number, source, line=line)
         if printed is not None:
@@ -405,7 +408,9 @@ def run_cell(
         if value is None:
             return NOTHING
         namespace.show(value)
-        return CellRun(display(value), None)
+        text = display(value)
+        DISPLAYS.add_value(value, text)
+        return CellRun(text, None)
     # Boundary: every exception of the user's code, SystemExit and KeyboardInterrupt included, is a
     # result of the cell.
     except BaseException as error:  # noqa: BLE001

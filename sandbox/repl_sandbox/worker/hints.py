@@ -180,7 +180,6 @@ _NOT_AWAITABLE = (
 )
 # Names that IPython puts into the namespace, or takes for commands.
 _OF_IPYTHON = {
-    "display": "display() is IPython's; a cell shows its last expression, print() the others.",
     "get_ipython": "get_ipython() is IPython's; cells are plain Python.",
     "Out": "Out is IPython's; _ is the last value that was shown, and _out has earlier output.",
     "cd": "cd is a command of a shell; os.chdir() changes the directory.",

@@ -25,6 +25,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from ..errors import PolicyError
+from . import displays
 from .namespace import HOST_MODULE, module_dict
 
 # multiprocessing in a session: the start method, and refusals of what other processes lack.
@@ -41,6 +42,7 @@ from .namespace import HOST_MODULE, module_dict
 # started.
 
 _kill = os.kill
+_IPYTHON = "IPython"
 
 
 def _choose_fork(context: Any) -> None:
@@ -108,23 +110,31 @@ def _runs(popen: Any) -> bool:
     return True
 
 
-_ON_IMPORT: dict[str, Callable[[Any], None]] = {"multiprocessing.reduction": _refuse_lost}
+_ON_IMPORT: dict[str, Callable[[Any], None]] = {
+    "multiprocessing.reduction": _refuse_lost,
+    **displays.ON_IMPORT,
+}
 if sys.version_info >= (3, 14):
     _ON_IMPORT["multiprocessing.context"] = _choose_fork
 
 
-class _MultiprocessingFinder:
-    """Finds multiprocessing like other finders, and adapts its modules on import."""
+class _AdaptingFinder:
+    """Finds these modules like other finders, and adapts them on import.
+
+    `IPython.display` is there where IPython is not installed.
+    """
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Implement importlib.abc.MetaPathFinder."""
         adapt = _ON_IMPORT.get(name)
-        if adapt is None:
+        if adapt is None and name != _IPYTHON:
             return None
         spec = PathFinder.find_spec(name, path, target)
-        if spec is None or spec.loader is None:
+        if spec is None and name.partition(".")[0] == _IPYTHON:
+            return _stand_in(name)
+        if spec is None or spec.loader is None or adapt is None:
             return None
         loader: Any = spec.loader
         execute = loader.exec_module
@@ -137,9 +147,30 @@ class _MultiprocessingFinder:
         return spec
 
 
-def start_by_fork() -> None:
-    """Adapt multiprocessing in this process and its forks; call before it is imported."""
-    sys.meta_path.insert(0, _MultiprocessingFinder())
+class _StandIn:
+    """The loader of a module that is made, not found."""
+
+    def __init__(self, module: ModuleType) -> None:
+        self._module = module
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """Implement importlib.abc.Loader."""
+        return self._module
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Implement importlib.abc.Loader."""
+
+
+def _stand_in(name: str) -> ModuleSpec | None:
+    module = displays.stand_in().get(name)
+    if module is None:
+        return None
+    return ModuleSpec(name, _StandIn(module), is_package=name == _IPYTHON)  # type: ignore[arg-type]
+
+
+def adapt_imports() -> None:
+    """Adapt modules in this process and its forks; call before any of them is imported."""
+    sys.meta_path.insert(0, _AdaptingFinder())
 
 
 # Private copies of library modules for the engine, unaffected by changes of session code.

@@ -33,7 +33,7 @@ from ..native import forks, libc, library
 from ..types import PACKAGE_DIR, Policy
 from ..worker.evaluation import attribute_to_cells
 from ..worker.hints import count_memory_from
-from ..worker.imports import MODULES, keep_library, note_library, start_by_fork
+from ..worker.imports import MODULES, adapt_imports, keep_library, note_library
 from ..worker.main import Worker
 from ..worker.namespace import install_lookup
 from ..worker.streams import open_streams
@@ -465,7 +465,7 @@ def _import_modules(base: TemplateBase, preload: Sequence[str], tier: str) -> No
     # Paths outside of the view cannot be imported, and are private to the host.
     sys.path[:] = [path for path in sys.path if base.shows(path)]
     sys.argv[:] = [""]
-    start_by_fork()
+    adapt_imports()
     with _scratch(tier, base) if preload else contextlib.nullcontext():
         for name in preload:
             # A thread inherits the mask: signals are for the thread that remains.

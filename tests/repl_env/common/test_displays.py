@@ -18,10 +18,28 @@ import pytest
 
 from repl_env.common.display import Displayed
 from repl_env.common.display import DisplayedByRepr as ByRepr
-from repl_env.models import CodeBlockResult, EncodedFigure, REPLObservation, result_of
+from repl_env.models import (
+    CellDisplay,
+    CodeBlockResult,
+    EncodedFigure,
+    REPLObservation,
+    result_of,
+)
 from repl_env.rlm import Trajectory
-from repl_sandbox import Change, ErrorInfo, Figure, File, Finished, Listing, Raised, Sandbox, Usage
+from repl_sandbox import (
+    Change,
+    Display,
+    ErrorInfo,
+    Figure,
+    File,
+    Finished,
+    Listing,
+    Raised,
+    Sandbox,
+    Usage,
+)
 from repl_sandbox import display as engine_displayed
+from repl_sandbox.types import DISPLAY_FORMS
 
 ROOT = Path(__file__).parents[3]
 PNG = base64.b64decode(
@@ -81,6 +99,11 @@ class Tags(HTMLParser):
 
     ALLOWED = frozenset(
         {"div", "strong", "table", "tr", "th", "td", "pre", "code", "img", "dl", "dt", "dd", "em"}
+        | {"iframe"}
+    )
+    # What hostile HTML is shown in: `tests/web/test_displays.py` attacks it in a browser.
+    FRAME = re.compile(
+        r"<!doctype html><meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none';"
     )
 
     def __init__(self) -> None:
@@ -92,7 +115,13 @@ class Tags(HTMLParser):
         named = dict(attrs)
         if tag == "img":
             assert set(named) == {"alt", "src"}
-            assert re.fullmatch(r"data:image/png;base64,[A-Za-z0-9+/=]+", named["src"] or "")
+            form = r"data:image/(png|svg\+xml);base64,[A-Za-z0-9+/=]*"
+            assert re.fullmatch(form, named["src"] or "")
+        elif tag == "iframe":
+            assert set(named) == {"sandbox", "title", "style", "srcdoc"}
+            assert named["sandbox"] is None
+            assert self.FRAME.match(named["srcdoc"] or "")
+            self.open.append(tag)
         else:
             assert not attrs
             self.open.append(tag)
@@ -128,6 +157,25 @@ def test_hostile_contents_of_any_size_stay_short_and_are_no_markup(kind: type[An
         html = check(filled(kind, content))
         assert len(html) < 500_000
         assert "\x1b" not in html and "\x00" not in html
+
+
+@pytest.mark.parametrize("form", DISPLAY_FORMS)
+def test_hostile_forms_of_a_display_are_framed_or_text(form: str) -> None:
+    for display in (Display(EVIL, {form: EVIL * 100}), CellDisplay(text=EVIL, forms={form: EVIL})):
+        check(display)
+        assert display.html() == display._repr_html_()
+    check(Finished(displays=(Display(EVIL, {form: EVIL}),)))
+    large = Finished(displays=(Display("x", {form: "x" * (1 << 20)}),) * 10)
+    html = check(large)
+    assert len(html) < 10 << 20
+    assert "too large to be shown here" in html
+
+
+def test_forms_are_shown_from_the_richest_to_the_plainest() -> None:
+    display = Display("plain", {"text/markdown": "# marked", "text/html": "<b>"})
+    assert "&lt;b&gt;" in display.html()
+    assert Display("plain", {"text/markdown": "# marked"}).html() == "<pre># marked</pre>"
+    assert Display("plain", {"application/json": "{}"}).html() == "<pre>plain</pre>"
 
 
 def test_all_kinds_of_outcomes_are_covered() -> None:

@@ -38,7 +38,7 @@ from repl_sandbox.protocol.messages import (
     encode,
 )
 from repl_sandbox.protocol.values import RawArgument, dump_json
-from repl_sandbox.types import Answer, Change, ErrorInfo, Variable
+from repl_sandbox.types import Answer, Change, Display, ErrorInfo, Variable
 
 PROTOCOL = (Path(__file__).parents[3] / "docs" / "protocol.md").read_text()
 PNG = b"\x89PNG\r\n\x1a\n and the rest"
@@ -55,6 +55,11 @@ TAKES = Signature(
     False,
 )
 
+
+DISPLAYS = (
+    Display("größe 🐍", {"text/html": "<b>größe 🐍</b>", "application/json": "{}"}, is_value=True),
+    Display("", {"text/markdown": "# größe"}),
+)
 
 EXAMPLES: dict[str, list[Message]] = {
     "ready": [Ready(1)],
@@ -112,6 +117,7 @@ EXAMPLES: dict[str, list[Message]] = {
         Result(1, None, None, (), (), 0),
         Result(2, "größe 🐍", ERROR, (CHANGE, CHANGE), (PNG, PNG + b"2"), 1 << 33),
         Result(3, "", dataclasses.replace(ERROR, line=None), (), (PNG,), 1),
+        Result(4, "größe 🐍", ERROR, (CHANGE, CHANGE), (PNG, PNG + b"2"), 1 << 33, DISPLAYS),
     ],
     "value": [Value(b"null"), Value(b"")],
     "variables": [Variables(()), Variables((Variable("x", "int", 28, "6"),) * 3)],

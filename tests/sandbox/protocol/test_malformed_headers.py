@@ -12,6 +12,7 @@ from repl_sandbox.errors import RemoteProtocolError
 from repl_sandbox.protocol.frames import (
     FORMS,
     MAX_CHANGES,
+    MAX_DISPLAYS,
     MAX_FIGURES,
     MAX_HEADER,
     MAX_LOST,
@@ -31,7 +32,7 @@ from repl_sandbox.protocol.messages import (
     encode,
 )
 from repl_sandbox.protocol.values import MAX_PARTS, RawArgument, parse_json
-from repl_sandbox.types import Answer, Change, ErrorInfo
+from repl_sandbox.types import DISPLAY_FORMS, Answer, Change, Display, ErrorInfo
 from tests.sandbox.protocol.message_examples import (
     DOCUMENTED,
     EXAMPLES,
@@ -93,6 +94,14 @@ WRONG: dict[str, dict[str, list[Any]]] = {
         "error": [0, True, "x", {}, [], ["a", "b", "c"], ["a", "b", "c", 1, 2]],
         "changes": [None, 0, "x", {}, [None], [[]], [["new", "x", "int", 1]]],
         "figures": [None, 0, "x", {}, [None], [-1], [True], ["1"], [1 << 70], [[1]]],
+        "displays": [
+            *(None, 0, "x", {}, [None], [[]], [[True]], [[True, [], 1]], [[True, {}]]),
+            *([[wrong, [["", 0]]]] for wrong in BOOL),
+            *([[True, [["", wrong]]]] for wrong in [*COUNT, 1 << 40]),
+            *([[True, [["", 0], [wrong, 0]]]] for wrong in [*TEXT, "", "text/plain", "image/png"]),
+            *([[True, [["", 0], *rows]]] for rows in ([["text/html"]], [["text/html", 0, 0]], [0])),
+            [[True, []]],  # without its text
+        ],
         "peak": COUNT,
     },
     "value": {},
@@ -260,6 +269,7 @@ def test_a_blob_on_a_message_that_has_none_is_refused(kind):
             (Change("modified", "[" * MAX_NAME, "list", MAX_COUNT - 1, '[",' * 60),) * MAX_CHANGES,
             (PNG,) * MAX_FIGURES,
             MAX_COUNT - 1,
+            (Display("x", dict.fromkeys(DISPLAY_FORMS, "x")),) * MAX_DISPLAYS,
         ),
     ],
     ids=lambda message: type(message).__name__,

@@ -7,9 +7,17 @@ from typing import Any
 
 import pytest
 
-from repl_sandbox.protocol.frames import MAX_CHANGES, MAX_FIGURES, MAX_MESSAGE, MAX_NAME, Frame
+from repl_sandbox.protocol.frames import (
+    MAX_CHANGES,
+    MAX_DISPLAYS,
+    MAX_FIGURES,
+    MAX_MESSAGE,
+    MAX_NAME,
+    Frame,
+)
 from repl_sandbox.protocol.messages import (
     MAX_COUNT,
+    MAX_DISPLAY_BYTES,
     MAX_VARIABLES,
     Answered,
     Configure,
@@ -34,7 +42,7 @@ from tests.sandbox.protocol.message_examples import (
 
 def result(blob: bytes, **fields: Any) -> Frame:
     header = {"type": "result", "cell": 1, "value": None, "error": None}
-    return make({**header, "changes": [], "figures": [], "peak": 0, **fields}, blob)
+    return make({**header, "changes": [], "figures": [], "displays": [], "peak": 0, **fields}, blob)
 
 
 @pytest.mark.parametrize(
@@ -49,6 +57,8 @@ def result(blob: bytes, **fields: Any) -> Frame:
         (PNG + PNG, {"figures": [len(PNG)]}),
         (b"v" + PNG, {"value": 2, "figures": [len(PNG)]}),
         (PNG, {"figures": [len(PNG), (1 << 63) - 1]}),
+        (b"abc", {"displays": [[True, [["", 1], ["text/html", 1]]]]}),
+        (b"abc", {"displays": [[True, [["", 1], ["text/html", 3]]]]}),
     ],
 )
 def test_parts_of_a_result_that_do_not_add_up_to_its_blob_are_refused(blob, fields):
@@ -60,9 +70,19 @@ def test_a_figure_that_is_not_a_png_is_refused(figure):
     refused(result(figure, figures=[len(figure)]), "not a PNG")
 
 
+def test_displays_of_more_bytes_than_the_limit_are_refused():
+    size = MAX_DISPLAY_BYTES // 2 + 1
+    displays = [[False, [["", size], ["text/html", size]]]]
+    refused(result(b"x" * 2 * size, displays=displays), "too large")
+
+
 @pytest.mark.parametrize(
     ("field", "most", "item"),
-    [("changes", MAX_CHANGES, ["new", "x", "int", 1, "1"]), ("figures", MAX_FIGURES, len(PNG))],
+    [
+        ("changes", MAX_CHANGES, ["new", "x", "int", 1, "1"]),
+        ("figures", MAX_FIGURES, len(PNG)),
+        ("displays", MAX_DISPLAYS, [False, [["", 0], ["text/html", 0]]]),
+    ],
 )
 def test_a_list_may_be_as_long_as_its_limit_and_no_longer(field, most, item):
     blob = PNG * most if field == "figures" else b""

@@ -16,6 +16,7 @@ from repl_sandbox.types import Answer
 from tests.sandbox.protocol.message_examples import (
     ALL,
     CHANGE,
+    DISPLAYS,
     DOCUMENTED,
     ERROR,
     EXAMPLES,
@@ -71,7 +72,13 @@ def test_a_short_header_is_its_kind_and_its_numbers(message, kind, numbers):
 
 def test_a_result_with_content_has_no_short_header():
     empty = Result(1, None, None, (), (), 0)
-    for more in ({"value": ""}, {"error": ERROR}, {"changes": (CHANGE,)}, {"figures": (PNG,)}):
+    for more in (
+        {"value": ""},
+        {"error": ERROR},
+        {"changes": (CHANGE,)},
+        {"figures": (PNG,)},
+        {"displays": DISPLAYS},
+    ):
         told = dataclasses.replace(empty, **more)
         assert frame_of(told).header.startswith(b"{")
         assert decode(frame_of(told)) == told

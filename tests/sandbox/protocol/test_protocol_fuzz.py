@@ -38,7 +38,15 @@ from repl_sandbox.protocol.messages import (
 )
 from repl_sandbox.protocol.values import RawArgument, each_part, parse_json
 from repl_sandbox.session.host_functions import arguments
-from repl_sandbox.types import Answer, AnswerForm, Change, ErrorInfo, Variable
+from repl_sandbox.types import (
+    DISPLAY_FORMS,
+    Answer,
+    AnswerForm,
+    Change,
+    Display,
+    ErrorInfo,
+    Variable,
+)
 
 PNG = b"\x89PNG\r\n\x1a\n and the rest"
 READY = Ready(VERSION)
@@ -49,6 +57,7 @@ RESULT = Result(
     (Change("new", "x", "int", 28, "1"), Change("deleted", "y", "str", 50, "''")),
     (PNG, PNG),
     9,
+    (Display("größe", {"text/html": "<b>größe</b>"}, is_value=True), Display("x", {})),
 )
 CALLS: list[WorkerMessage] = [
     HostCall(1, 1, "llm_query", b'[["hi"],{}]'),
@@ -103,6 +112,13 @@ def is_one_of(*values: str) -> Callable[[object], bool]:
     return lambda value: type(value) is str and value in values
 
 
+def is_forms(value: object) -> bool:
+    """Whether `value` has the forms of a display: texts by MIME type."""
+    return type(value) is dict and all(
+        form in DISPLAY_FORMS and is_text(text) for form, text in value.items()
+    )
+
+
 def is_each(cls: type, *checks: Callable[[object], bool]) -> Callable[[object], bool]:
     """A tuple of frozen `cls`, each of whose fields passes its check."""
     return lambda value: type(value) is tuple and all(is_a(item, cls, *checks) for item in value)
@@ -152,6 +168,7 @@ DECLARED: dict[type, list[Callable[[object], bool]]] = {
         ),
         lambda figures: type(figures) is tuple and all(f.startswith(PNG[:8]) for f in figures),
         is_count,
+        is_each(Display, is_text, is_forms, lambda flag: type(flag) is bool),
     ],
     Value: [is_bytes],
     Variables: [is_each(Variable, is_text, is_text, is_count, is_text)],
@@ -300,7 +317,8 @@ def test_a_valid_message_with_changed_fields_is_accepted_or_refused(turn, data):
 @many
 def test_a_result_with_changed_rows_is_accepted_or_refused(data):
     header, blob = header_of(RESULT)
-    rows = [header["error"], *header["changes"], header["figures"]]
+    displays = [*header["displays"], *(sizes for _, sizes in header["displays"])]
+    rows = [header["error"], *header["changes"], header["figures"], *displays]
     row = data.draw(st.sampled_from(rows))
     row[data.draw(st.integers(0, len(row) - 1))] = data.draw(values)
     listen(connected(1), [pack(json.dumps(header).encode(), blob)])

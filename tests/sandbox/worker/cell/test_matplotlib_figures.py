@@ -8,9 +8,15 @@ import types
 import pytest
 
 from repl_sandbox import TimedOut
-from repl_sandbox.worker.cell_runner import take_figures
+from repl_sandbox.worker import displays
+from repl_sandbox.worker.displays import DISPLAYS
 
 PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def take_figures() -> list[bytes]:
+    displays.take_figures()
+    return list(DISPLAYS.take()[1])
 
 
 class Pyplot(types.ModuleType):
@@ -26,13 +32,13 @@ class Pyplot(types.ModuleType):
     def figure(self, number: int):
         drawn = self.open[number]
 
-        def savefig(file, format):
-            assert format == "png"
+        def savefig(file, **options):
+            assert options == {"format": "png", "bbox_inches": "tight", "dpi": "figure"}
             if isinstance(drawn, BaseException):
                 raise drawn
             file.write(drawn)
 
-        return types.SimpleNamespace(savefig=savefig)
+        return types.SimpleNamespace(savefig=savefig, dpi=100, get_size_inches=lambda: (6, 4))
 
     def close(self, which: str) -> None:
         assert which == "all"
@@ -60,17 +66,18 @@ def test_figures_are_taken_in_order_and_closed(pyplot):
 
 
 def test_figures_beyond_the_limit_are_counted(pyplot, capfd):
-    pyplot.open = {n: b"%d" % n for n in range(1, 8)}
+    pyplot.open = {n: b"%d" % n for n in range(1, displays.MOST_FIGURES + 5)}
 
-    assert take_figures(limit=3) == [b"1", b"2", b"3"]
+    assert len(take_figures()) == displays.MOST_FIGURES
     assert "4 more figures are not shown" in capfd.readouterr().err
     assert pyplot.open == {}
 
 
-def test_a_figure_that_is_too_large_is_named_and_smaller_ones_are_taken(pyplot, capfd):
+def test_a_figure_that_is_too_large_is_named_and_smaller_ones_are_taken(pyplot, capfd, monkeypatch):
+    monkeypatch.setattr(displays, "MAX_FIGURE_BYTES", 100)
     pyplot.open = {1: b"x" * 60, 2: b"x" * 60, 3: b"x" * 40}
 
-    assert take_figures(max_bytes=100) == [b"x" * 60, b"x" * 40]
+    assert take_figures() == [b"x" * 60, b"x" * 40]
     assert "figure 2 is not shown: 60 bytes" in capfd.readouterr().err
 
 
@@ -109,7 +116,10 @@ def test_an_interrupt_ends_the_drawing_and_keeps_what_there_is(pyplot, capfd):
 DRAWS_ON = """
 import sys, types
 class Figure:
-    def savefig(self, file, format):
+    dpi = 100
+    def get_size_inches(self):
+        return 6, 4
+    def savefig(self, file, **options):
         print("drawing")
         while True: pass
 shown = {1: Figure()}

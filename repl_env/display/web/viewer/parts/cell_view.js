@@ -2,6 +2,7 @@
 
 import { html } from "../../vendor/preact-htm.module.js";
 import { asText, bytes, duration, isNumber, plural, score } from "../../shared/format.js";
+import { Output } from "../../shared/display_view.js";
 import { FigureView } from "../../shared/figure_view.js";
 import { LongText, PythonCode } from "../../shared/long_text.js";
 import { Failure } from "../../shared/page_states.js";
@@ -38,8 +39,9 @@ function CellOutput({ event, number }) {
   const result = object(observation.result);
   const metadata = object(observation.metadata);
   const failed = result.success === false;
-  const quiet = !asText(result.stdout) && !asText(result.stderr) && list(result.figures).length === 0 && !result.exception;
-  return html`${asText(result.stdout) === "" ? null : html`<${LongText} kind="output" value=${result.stdout} />`}
+  const quiet = ["stdout", "stderr", "exception"].every((name) => !asText(result[name]))
+    && [...list(result.figures), ...list(result.displays)].length === 0;
+  return html`<${Output} result=${result} />
     ${asText(result.stderr) === "" ? null : html`<${LongText} kind="output error" value=${result.stderr} />`}
     ${failed && asText(result.exception) !== "" && !asText(result.stderr).includes(asText(result.exception))
       ? html`<${LongText} kind="output error" value=${result.exception} />` : null}
@@ -51,6 +53,8 @@ function CellOutput({ event, number }) {
       html`<${FigureView} key=${index} png=${png} name=${`Figure ${number}.${index + 1}`} />`)}</div>`}
     ${isNumber(result.figures_left_out) && result.figures_left_out > 0
       ? html`<p class="muted">${plural(result.figures_left_out, "figure")} left out to keep this page small.</p>` : null}
+    ${isNumber(result.displays_left_out) && result.displays_left_out > 0
+      ? html`<p class="muted">${plural(result.displays_left_out, "display")} left out to keep this page small.</p>` : null}
     <${ChangesTable} result=${result} />`;
 }
 

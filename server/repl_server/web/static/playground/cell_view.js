@@ -2,6 +2,7 @@
 // Everything from the session is text; figures become pictures from blobs.
 
 import { html } from "../vendor/preact-htm.module.js";
+import { Output } from "../shared/display_view.js";
 import { FigureView } from "../shared/figure_view.js";
 import { bytes, duration, oneLine, score } from "../shared/format.js";
 import { LongText, printable, PythonCode } from "../shared/long_text.js";
@@ -25,18 +26,10 @@ function Changes({ changes }) {
     ${changes.length > MOST_CHANGES ? html`<li class="muted">and ${changes.length - MOST_CHANGES} more</li>` : null}</ul>`;
 }
 
-// The value of the last expression ends `stdout`; it is set apart from what the code printed.
-function printed({ stdout, value }) {
-  const shown = value === null || value === undefined ? "" : `${value}\n`;
-  return shown !== "" && stdout.endsWith(shown) ? [stdout.slice(0, -shown.length), value] : [stdout, null];
-}
-
 function Result({ observation }) {
   const { result } = observation;
-  const [stdout, value] = printed(result);
   return html`<div class="result">
-    ${stdout === "" ? null : html`<${LongText} value=${stdout} kind="output" />`}
-    ${value === null ? null : html`<div class="value"><span class="muted" aria-hidden="true">→</span><${LongText} value=${value} kind="output" /></div>`}
+    <${Output} result=${result} />
     ${result.stderr === "" ? null : html`<${LongText} value=${result.stderr} kind=${result.success ? "output" : "output error"} />`}
     ${(result.figures ?? []).map((png, index) => html`<${FigureView} key=${index} png=${png} name=${`figure-${index + 1}`} />`)}
     <${Changes} changes=${result.changes ?? []} />

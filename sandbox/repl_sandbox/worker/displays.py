@@ -1,0 +1,375 @@
+"""What a cell displays beside its output: the rich forms of objects, and pictures.
+
+The value of a cell, `display(...)` and what libraries show (`IPython.display`, `Image.show()` of
+PIL, `Figure.show()` of plotly, open figures of pyplot) come as MIME bundles, by the methods that
+Jupyter calls (https://ipython.readthedocs.io/en/stable/config/integrating.html). The policy reads
+the plain text, which is output like any other; hosts have the rest in `Outcome.displays` and
+`Outcome.figures`.
+"""
+
+from __future__ import annotations
+
+import builtins
+import io
+import json
+import os
+import sys
+from base64 import b64decode
+from collections.abc import Callable, Iterator, Mapping
+from types import ModuleType
+from typing import Any, Final
+
+from ..protocol.messages import MAX_DISPLAY_BYTES, MAX_FIGURE_BYTES
+from ..types import DISPLAY_FORMS, JSON_FORM, PLOTLY, Display
+from .preview import display as shown_text
+
+_PNG: Final = "image/png"
+_PNG_START = b"\x89PNG\r\n\x1a\n"
+_METHODS: Final = {
+    "_repr_html_": "text/html",
+    "_repr_markdown_": "text/markdown",
+    "_repr_latex_": "text/latex",
+    "_repr_svg_": "image/svg+xml",
+    "_repr_json_": JSON_FORM,
+    "_repr_png_": _PNG,
+}
+# A model looks at a few figures, and a person at some more tables; they share one message.
+MOST_DISPLAYS, MOST_FIGURES = 32, 10
+# Pixels of a figure: a session may not have the memory to draw more, and nobody can look at it.
+MOST_PIXELS = 50_000_000
+# Values of these classes have no rich form, so no method is looked for.
+_PLAIN = frozenset(
+    {*map(id, (int, float, bool, complex, str, bytes)), *map(id, (list, tuple, dict))}
+)
+
+_write = os.write
+_modules = sys.modules
+
+
+class Displays:
+    """The displays and pictures of one cell."""
+
+    def __init__(self) -> None:
+        self._clear()
+
+    def _clear(self) -> None:
+        self.shown: list[Display] = []
+        self.figures: list[bytes] = []
+        self._left_out = {"displays": 0, "figures": 0}
+
+    def __bool__(self) -> bool:
+        return bool(self.shown or self.figures or any(self._left_out.values()))
+
+    def take(self) -> tuple[tuple[Display, ...], tuple[bytes, ...]]:
+        """Return what was displayed, and begin anew. Notes on standard error say what was not."""
+        for name, count in self._left_out.items():
+            if count:
+                _note(f"{count} more {name} are not shown")
+        taken = tuple(self.shown), tuple(self.figures)
+        self._clear()
+        return taken
+
+    def add_value(self, value: object, text: str) -> None:
+        """Add the rich forms of a cell's value, if its class has any."""
+        if id(type(value)) not in _PLAIN:
+            self.add(bundle_of(value), text, is_value=True)
+
+    def add_figure(self, png: bytes, name: str = "a figure") -> None:
+        """Add a picture, unless there are too many, or it is too large."""
+        if len(self.figures) >= MOST_FIGURES:
+            self._left_out["figures"] += 1
+        elif sum(map(len, self.figures)) + len(png) > MAX_FIGURE_BYTES:
+            _note(f"{name} is not shown: {len(png):,} bytes are too many")
+        else:
+            self.figures.append(png)
+
+    def add(self, forms: dict[str, Any], text: str, *, is_value: bool = False) -> None:
+        """Add an object with these forms, a PNG as a picture."""
+        if (png := forms.pop(_PNG, None)) is not None:
+            self.add_figure(png)
+        if not forms:
+            return
+        if len(self.shown) >= MOST_DISPLAYS:
+            self._left_out["displays"] += 1
+            return
+        room = MAX_DISPLAY_BYTES - sum(map(_size, self.shown))
+        display = Display(text, forms, is_value)
+        if _size(display) > room:
+            _note(f"a display is not shown: {_size(display):,} bytes are too many")
+        else:
+            self.shown.append(display)
+
+
+DISPLAYS: Final = Displays()
+
+
+def _size(display: Display) -> int:
+    """The most bytes that the texts of a display can take as UTF-8."""
+    return sum(
+        len(text) if text.isascii() else 4 * len(text)
+        for text in (display.text, *display.forms.values())
+    )
+
+
+def _note(text: str) -> None:
+    try:
+        _write(2, f"{text}\n".encode("utf-8", "backslashreplace"))
+    except OSError:
+        pass  # the cell has closed its standard error
+
+
+# The forms of an object. All of this runs code of the object's class.
+
+
+def bundle_of(value: Any) -> dict[str, Any]:
+    """Return the forms of `value` by MIME type: texts, and a PNG as bytes."""
+    forms: dict[str, Any] = {}
+    cls = type(value)
+    if _is_of(value, "matplotlib.figure", "Figure"):
+        png = _drawn(value)
+        if "matplotlib.pyplot" in _modules:
+            _modules["matplotlib.pyplot"].close(value)  # or it would be shown again at the end
+        return {} if png is None else {_PNG: png}
+    if _is_of(value, "plotly.basedatatypes", "BaseFigure"):
+        return {PLOTLY: _called(value, "to_json")} | _plotly_png(value)
+    if _defines(cls, "_repr_mimebundle_"):
+        found = _called(value, "_repr_mimebundle_")
+        bundle = found[0] if isinstance(found, tuple) and found else found
+        forms.update(_checked(bundle if isinstance(bundle, Mapping) else {}))
+    for method, form in _METHODS.items():
+        if form not in forms and _defines(cls, method):
+            found = _called(value, method)
+            # With metadata, as of a size, it is a pair.
+            content = found[0] if isinstance(found, tuple) and found else found
+            forms.update(_checked({form: content}))
+    return forms
+
+
+def _is_of(value: object, module: str, name: str) -> bool:
+    """Return whether `value` is of that class, without importing its module."""
+    cls = getattr(_modules.get(module), name, None)
+    return isinstance(cls, type) and isinstance(value, cls)
+
+
+def _defines(cls: type, method: str) -> bool:
+    try:
+        return getattr(cls, method, None) is not None
+    except Exception:  # noqa: BLE001 (the metaclass may be the user's)
+        return False
+
+
+def _called(value: object, method: str) -> Any:
+    try:
+        return getattr(value, method)()
+    except KeyboardInterrupt:
+        raise
+    # Boundary: code of the object's class; a form that fails does not cost the others.
+    except Exception as error:  # noqa: BLE001
+        _note(f"{type(value).__name__}.{method}() raised {type(error).__name__}")
+        return None
+
+
+def _checked(bundle: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the forms that hosts take, each as text, or as bytes for a PNG."""
+    for form, content in bundle.items():
+        if form == _PNG:
+            png = _png_of(content)
+            if png is not None:
+                yield form, png
+        elif form in (JSON_FORM, PLOTLY) and content is not None:
+            text = content if form == PLOTLY and isinstance(content, str) else _json_of(content)
+            if text is not None:
+                yield form, text
+        elif form in DISPLAY_FORMS and isinstance(content, str):
+            yield form, content
+
+
+def _png_of(content: object) -> bytes | None:
+    if isinstance(content, str):  # as in a notebook's file
+        try:
+            content = b64decode(content)
+        except ValueError:
+            return None
+    return content if isinstance(content, bytes) and content.startswith(_PNG_START) else None
+
+
+def _json_of(content: object) -> str | None:
+    try:
+        return json.dumps(content, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        return None
+
+
+def _plotly_png(figure: Any) -> dict[str, bytes]:
+    """The picture of a plotly figure, if kaleido is loaded: it starts a browser."""
+    if "kaleido" not in _modules:
+        return {}
+    png = _png_of(_called(figure, "to_image"))
+    return {} if png is None else {_PNG: png}
+
+
+# Figures of matplotlib, drawn as Jupyter does: with the figure's own resolution, and all labels.
+
+
+def take_figures() -> None:
+    """Add the open pyplot figures, oldest first, and close all.
+
+    Figures that cannot be drawn are named on standard error. An interrupt, such as a time-out's,
+    ends the drawing. If `matplotlib.pyplot` is not loaded, nothing is imported.
+    """
+    pyplot: Any = _modules.get("matplotlib.pyplot")
+    if pyplot is None:
+        return
+    try:
+        numbers = pyplot.get_fignums()
+        try:
+            for number in numbers:
+                if len(DISPLAYS.figures) < MOST_FIGURES:
+                    png = _drawn(pyplot.figure(number), f"figure {number}")
+                else:
+                    png = b""  # counted, and not drawn
+                if png is not None:
+                    DISPLAYS.add_figure(png, f"figure {number}")
+        finally:
+            if numbers:
+                pyplot.close("all")
+    except KeyboardInterrupt:
+        _note(f"drawing was interrupted; figures shown: {len(DISPLAYS.figures)}")
+    # Boundary: a figure runs code of the user's (formatters, artists), and pyplot may be changed.
+    except BaseException as error:  # noqa: BLE001
+        _note(f"figures cannot be shown: {type(error).__name__}")
+
+
+def _drawn(figure: Any, name: str = "a figure") -> bytes | None:
+    """Return a figure of matplotlib as PNG, or None and a note."""
+    picture = io.BytesIO()
+    try:
+        width, height = (float(side) * float(figure.dpi) for side in figure.get_size_inches())
+        if width * height > MOST_PIXELS:
+            _note(f"{name} is not shown: {width:,.0f} x {height:,.0f} pixels are too many")
+            return None
+        figure.savefig(picture, format="png", bbox_inches="tight", dpi="figure")
+    except KeyboardInterrupt:
+        raise
+    # Boundary, as above: one broken figure does not cost the others.
+    except BaseException as error:  # noqa: BLE001
+        _note(f"{name} cannot be drawn: {type(error).__name__}: {_first_line(error)}")
+        return None
+    return picture.getvalue()
+
+
+def _first_line(error: BaseException) -> str:
+    try:
+        return str(error).partition("\n")[0][:200]
+    except Exception:  # noqa: BLE001 (the exception's class may be the user's)
+        return ""
+
+
+# `display`, and the functions of libraries that show.
+
+
+def display(*objects: object, raw: bool = False, **_: object) -> None:
+    """Show objects: their text in the output, and their rich forms to whoever looks.
+
+    `raw`: the objects are MIME bundles themselves. Other arguments of IPython's are accepted.
+    """
+    for shown in objects:
+        if raw and isinstance(shown, Mapping):
+            text = shown.get("text/plain")
+            _print(text if isinstance(text, str) else "")
+            DISPLAYS.add(dict(_checked(shown)), text if isinstance(text, str) else "")
+            continue
+        text = shown_text(shown)
+        _print(text)
+        if id(type(shown)) not in _PLAIN:
+            DISPLAYS.add(bundle_of(shown), text)
+
+
+def _print(text: str) -> None:
+    if text:
+        sys.stdout.write(f"{text}\n")
+
+
+def offer_display() -> None:
+    """Make `display` known to all code, as IPython does. Called by a cell that names it."""
+    vars(builtins).setdefault("display", display)
+
+
+def _show(shown: object, *_: object, **__: object) -> None:
+    display(shown)
+
+
+def _adapt_ipython(module: Any) -> None:
+    module.display = display
+    if hasattr(module, "publish_display_data"):
+        module.publish_display_data = lambda data, *_, **__: display(data, raw=True)
+
+
+def _adapt_pil(module: Any) -> None:
+    """`Image.show()` tries viewers in their order; ours takes every picture."""
+
+    class Shown(module.Viewer):  # type: ignore[misc]
+        def show(self, image: object, **_: object) -> int:
+            display(image)
+            return 1
+
+    module.register(Shown(), 0)
+
+
+def _adapt_plotly(module: Any) -> None:
+    module.show = _show
+
+
+# Adaptations of modules, when they are imported (`imports.adapt_imports`).
+ON_IMPORT: Final[Mapping[str, Callable[[Any], None]]] = {
+    "IPython.core.display_functions": _adapt_ipython,
+    "IPython.display": _adapt_ipython,
+    "PIL.ImageShow": _adapt_pil,
+    "plotly.io": _adapt_plotly,
+}
+
+
+# `IPython.display` where IPython is not installed: code that models write imports it.
+
+
+class _Shown:
+    """An object of `IPython.display` with one form."""
+
+    def __init__(self, data: Any = None, filename: str | None = None, **_: object) -> None:
+        if filename is not None:
+            with open(filename, "rb") as file:
+                data = file.read()
+        self.data = data
+
+    def __repr__(self) -> str:
+        return f"<IPython.display.{type(self).__name__} object>"
+
+
+def _class(name: str, method: str) -> type:
+    """Return the class of objects with one form; text may be given as bytes of UTF-8."""
+
+    def form(self: Any) -> Any:
+        is_text = isinstance(self.data, bytes) and method != "_repr_png_"
+        return self.data.decode() if is_text else self.data
+
+    return type(name, (_Shown,), {method: form, "__module__": "IPython.display"})
+
+
+def stand_in() -> dict[str, ModuleType]:
+    """Return the modules `IPython` and `IPython.display`, with what needs no shell."""
+    package, module = ModuleType("IPython"), ModuleType("IPython.display")
+    forms = {
+        "HTML": "_repr_html_",
+        "Markdown": "_repr_markdown_",
+        "Latex": "_repr_latex_",
+        "Math": "_repr_latex_",
+        "SVG": "_repr_svg_",
+        "JSON": "_repr_json_",
+        "Image": "_repr_png_",
+    }
+    vars(module).update({name: _class(name, method) for name, method in forms.items()})
+    vars(module).update(display=display, clear_output=lambda wait=False: None)
+    vars(package).update(
+        __path__=[], display=module, get_ipython=lambda: None, version_info=(0, 0, 0)
+    )
+    return {"IPython": package, "IPython.display": module}
