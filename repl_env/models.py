@@ -23,7 +23,7 @@ from pydantic import (
     model_validator,
 )
 
-from repl_env.common.display import Displayed, set_module
+from repl_env.common.display import Displayed, framed, set_module
 from repl_env.common.values import replace_surrogates
 from repl_env.parsing.blocks import strip_fence
 
@@ -269,8 +269,6 @@ class CellDisplay(Printed):
 
     def html(self) -> str:
         """Return HTML that shows the object: in a frame without scripts and without network."""
-        from repl_sandbox.display import framed  # only loaded to show
-
         return framed(self.text, self.forms)
 
     def _repr_html_(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from inspect import get_annotations
 from types import TracebackType
 from typing import TYPE_CHECKING, ClassVar, ForwardRef, NoReturn, Self, TypeVar
@@ -104,6 +104,13 @@ class DisplayedByMethods(DisplayedByRepr):
             from repl_sandbox.display import unknown_method
 
             raise unknown_method(self, name)
+
+
+def framed(text: str, forms: Mapping[str, str]) -> str:
+    """Return HTML that shows what a session displayed, in a frame without scripts and network."""
+    from repl_sandbox.display import framed
+
+    return framed(text, forms)
 
 
 # `set_module`: the module that documents a class or function, as its `__module__`.
