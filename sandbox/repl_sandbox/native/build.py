@@ -23,7 +23,7 @@ FOLDER = Path(library.NATIVE_FOLDER)
 ZIG = "ziglang>=0.13,<0.18"
 # The smallest of the files: a compiler that makes a library of it works.
 _PROOF = ("build_hash.c",)
-_SECONDS = 120.0
+_SECONDS = 300.0
 
 
 class BuildError(Exception):

@@ -38,10 +38,12 @@ class Quiet:
         self._began = 0.0
         self._worst = 0.0
         self._slowness = 1.0  # the wall-clock time of computing, in multiples of an idle machine's
+        self._latest = self._worst, self._slowness
 
     def start(self) -> None:
         """Begin to measure."""
         self._session.run("import os, time")
+        self._measure()
         self._thread.start()
 
     def stop(self) -> None:
@@ -50,8 +52,8 @@ class Quiet:
         self._thread.join()
 
     def begin(self) -> None:
-        """Forget what was measured: an attack begins."""
-        self._worst, self._slowness = 0.0, 1.0
+        """Forget all but the latest round: an attack begins, and may end before the next."""
+        self._worst, self._slowness = self._latest
 
     @property
     def slack(self) -> float:
@@ -60,14 +62,17 @@ class Quiet:
         return (LATE + _ROUNDS * max(self._worst, running)) * self._slowness
 
     def _watch(self) -> None:
-        took = 0.0
-        while not self._over.wait(max(_PAUSE, took / _SHARE)):
-            self._began = time.monotonic()
-            self._session.run("os._exit(1)")
-            took = time.monotonic() - self._began
-            self._worst, self._began = max(self._worst, took), 0.0
-            computed = self._session.run(_COMPUTE).value
-            self._slowness = max(self._slowness, float(computed or 1.0))
+        while not self._over.wait(max(_PAUSE, self._latest[0] / _SHARE)):
+            self._measure()
+
+    def _measure(self) -> None:
+        self._began = time.monotonic()
+        self._session.run("os._exit(1)")
+        took = time.monotonic() - self._began
+        self._worst, self._began = max(self._worst, took), 0.0
+        computed = float(self._session.run(_COMPUTE).value or 1.0)
+        self._slowness = max(self._slowness, computed)
+        self._latest = took, computed
 
 
 @contextmanager
