@@ -83,6 +83,10 @@ class Displays:
         else:
             self.figures.append(png)
 
+    def leave_out_figures(self, count: int) -> None:
+        """Count pictures that were not drawn."""
+        self._left_out["figures"] += count
+
     def add(self, forms: dict[str, Any], text: str, *, is_value: bool = False) -> None:
         """Add an object with these forms, a PNG as a picture."""
         if (png := forms.pop(_PNG, None)) is not None:
@@ -223,13 +227,11 @@ def take_figures() -> None:
     try:
         numbers = pyplot.get_fignums()
         try:
-            for number in numbers:
-                if len(DISPLAYS.figures) < MOST_FIGURES:
-                    png = _drawn(pyplot.figure(number), f"figure {number}")
-                else:
-                    png = b""  # counted, and not drawn
+            for number in numbers[:MOST_FIGURES]:
+                png = _drawn(pyplot.figure(number), f"figure {number}")
                 if png is not None:
                     DISPLAYS.add_figure(png, f"figure {number}")
+            DISPLAYS.leave_out_figures(max(0, len(numbers) - MOST_FIGURES))
         finally:
             if numbers:
                 pyplot.close("all")

@@ -339,6 +339,7 @@ _TREE = PyCF_ONLY_AST | _FLAGS
 _FUTURE = 0x1FE0000
 
 _no_text = re.compile("[\0\ud800-\udfff]").search
+_names_display = re.compile(r"(?<![\w.])display\b").search
 _line_ends = re.compile("\r\n?|\n")
 _semicolon = re.compile(r"(?:[ \t\f]|\\\n)*;").match
 
@@ -389,7 +390,7 @@ def run_cell(
             forget_shown(everything)
         if not namespace.offers_loop and ("asyncio" in source or "asyncio" in _modules):
             offer_loop(source, namespace)
-        if "display" in source:
+        if "display" in source and _names_display(source):
             offer_display()
         line = source.isprintable()
         name = keep_cell(number, source, line=line)

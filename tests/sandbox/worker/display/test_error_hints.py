@@ -77,9 +77,7 @@ COROUTINE = "import asyncio\nfrom contextlib import closing\nasync def f(): pass
                 "python main.py",
             ]
         ),
-        ("display(1)", "display() is IPython's"),
         ("x = 1\nget_ipython().run_line_magic('time', 'x')", "get_ipython() is IPython's"),
-        ("displays = 1\ndisplay(1)", "Did you mean: 'displays'?"),
         ("Out[1]", "_out has earlier output"),
         ("ls -la", "os.listdir()"),
         ("cd /tmp", "os.chdir()"),
