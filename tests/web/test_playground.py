@@ -44,8 +44,8 @@ print(text, "\\x1b]8;;javascript:hacked=1\\x07link", "[a](javascript:hacked=1)",
 print(text, file=sys.stderr)
 globals()[text] = text
 class Rich:
-    def _repr_html_(self): return text
-    def _repr_svg_(self): return text
+    def _repr_latex_(self): return text
+    def _repr_json_(self): return text
     def __repr__(self): return text
 Rich.__name__ = Rich.__qualname__ = text
 rich = Rich()
