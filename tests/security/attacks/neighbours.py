@@ -171,7 +171,8 @@ def look(tier: str, python: str | None, *, fill: bool = True) -> dict[str, Any]:
 
     `fill`: whether the second takes all it can; not where that would be the host's.
     """
-    limits = Limits(memory="256MiB", processes=24, workspace="16MiB", timeout=60, grace=0.5)
+    # So much memory that 24 processes come first: shared pages may count for each of them.
+    limits = Limits(memory="512MiB", processes=24, workspace="16MiB", timeout=60, grace=0.5)
     with Sandbox(isolation=tier, python=python, limits=limits) as sandbox:
         # The last has what the second has used up: processes to be busy with.
         opened = (sandbox.session(), sandbox.session(), sandbox.session())
