@@ -12,11 +12,14 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from functools import cache
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, Final
 
 from repl_env.common.lazy_imports import lazy_exports
-from repl_env.common.threads import ThreadPool
+from repl_env.common.threads import ThreadPool, start_in_thread
 from repl_env.env.async_episode import Result
 from repl_env.env.rows import EpisodeRows, RowResult, escaped, message_of, template_tokens
 from repl_env.errors import EpisodeAborted
@@ -137,7 +140,8 @@ class REPLToolEnv:
         self._reward = 0.0
         self._masked = False
         # TRL never closes an environment.
-        weakref.finalize(self, _close, self._env, self._opening)
+        _start_closer()
+        weakref.finalize(self, _LEFT.put, (self._env, self._opening)).atexit = False
 
     def reset(self, **row: Any) -> None:
         """Begin an episode with the columns of a row; the session opens in the background."""
@@ -230,10 +234,25 @@ class REPLToolEnv:
         return None
 
 
-def _close(env: LocalREPLEnv, opening: list[Future[Result]]) -> None:
-    for future in opening:
-        future.exception()
-    env.close()
+# Environments that nobody holds. The collector finds them in any thread, also in one that has a
+# lock which closing needs; `put` may be called there.
+_LEFT: Final[SimpleQueue[tuple[LocalREPLEnv, list[Future[Result]]]]] = SimpleQueue()
+
+
+@cache
+def _start_closer() -> Future[None]:
+    return start_in_thread(_close_left)
+
+
+def _close_left() -> None:
+    while True:
+        env, opening = _LEFT.get()
+        # Boundary: nobody is there to learn of it, and the others are to be closed.
+        with suppress(Exception):
+            for future in opening:
+                future.exception()
+            env.close()
+        del env, opening
 
 
 # Reward functions of TRL that give None for rollouts which an infrastructure error touched.

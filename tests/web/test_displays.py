@@ -106,7 +106,7 @@ def assert_harmless(page: Page, listener: Listener, address: str) -> None:
 def test_the_attacks_work_without_a_frame(
     page: Page, listener: Listener, tmp_path: Path, name: str, asked: set[str]
 ) -> None:
-    """What is tried below is not empty."""
+    """The attacks that are tried below are not empty."""
     (tmp_path / "page.html").write_text(getattr(listener, name))
     page.goto((tmp_path / "page.html").as_uri(), wait_until="commit")
     for _ in range(200):

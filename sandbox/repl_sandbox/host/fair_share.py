@@ -413,8 +413,7 @@ class FairScheduler:
 
     def __init__(self, *, charged: bool) -> None:
         self._charged = charged
-        # Reentrant: the collector may close a session that nobody holds in a thread that has it.
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
         self._sessions: dict[int, _TrackedSession] = {}
         # The branches of a session share one init and one cgroup, and so one entry.
         self._shares: weakref.WeakKeyDictionary[SessionFamily, SessionShare] = (

@@ -218,7 +218,7 @@ class Watchdog:
         self._shares = shares
         self._template_memory = memory
         self._watched: dict[int, SessionUsage] = {}
-        self._lock = threading.RLock()  # as of `FairShare`: the collector may close a session
+        self._lock = threading.Lock()
         self._has_work = threading.Event()
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None

@@ -1,4 +1,4 @@
-"""What a cell displays beside its output: the rich forms of objects, and pictures.
+"""Rich forms of objects, and pictures, that a cell displays beside its output.
 
 The value of a cell, `display(...)` and what libraries show (`IPython.display`, `Image.show()` of
 PIL, `Figure.show()` of plotly, open figures of pyplot) come as MIME bundles, by the methods that
@@ -16,11 +16,13 @@ import os
 import sys
 from base64 import b64decode
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from types import ModuleType
 from typing import Any, Final
 
 from ..protocol.messages import MAX_DISPLAY_BYTES, MAX_FIGURE_BYTES
 from ..types import DISPLAY_FORMS, JSON_FORM, PLOTLY, Display
+from .namespace import loaded_class, type_name
 from .preview import display as shown_text
 
 _PNG: Final = "image/png"
@@ -38,9 +40,7 @@ MOST_DISPLAYS, MOST_FIGURES = 32, 10
 # Pixels of a figure: a session may not have the memory to draw more, and nobody can look at it.
 MOST_PIXELS = 50_000_000
 # Values of these classes have no rich form, so no method is looked for.
-_PLAIN = frozenset(
-    {*map(id, (int, float, bool, complex, str, bytes)), *map(id, (list, tuple, dict))}
-)
+_PLAIN = frozenset(map(id, (int, float, bool, complex, str, bytes, list, tuple, dict, set)))
 
 _write = os.write
 _modules = sys.modules
@@ -135,7 +135,7 @@ def bundle_of(value: Any) -> dict[str, Any]:
             _modules["matplotlib.pyplot"].close(value)  # or it would be shown again at the end
         return {} if png is None else {_PNG: png}
     if _is_of(value, "plotly.basedatatypes", "BaseFigure"):
-        return {PLOTLY: _called(value, "to_json")} | _plotly_png(value)
+        return dict(_checked({PLOTLY: _called(value, "to_json"), _PNG: _plotly_png(value)}))
     if _defines(cls, "_repr_mimebundle_"):
         found = _called(value, "_repr_mimebundle_")
         bundle = found[0] if isinstance(found, tuple) and found else found
@@ -150,9 +150,9 @@ def bundle_of(value: Any) -> dict[str, Any]:
 
 
 def _is_of(value: object, module: str, name: str) -> bool:
-    """Return whether `value` is of that class, without importing its module."""
-    cls = getattr(_modules.get(module), name, None)
-    return isinstance(cls, type) and isinstance(value, cls)
+    """Return whether `value` is of that class or a subclass, without importing its module."""
+    cls = loaded_class(module, name)
+    return cls is not None and issubclass(type(value), cls)
 
 
 def _defines(cls: type, method: str) -> bool:
@@ -169,7 +169,7 @@ def _called(value: object, method: str) -> Any:
         raise
     # Boundary: code of the object's class; a form that fails does not cost the others.
     except Exception as error:  # noqa: BLE001
-        _note(f"{type(value).__name__}.{method}() raised {type(error).__name__}")
+        _note(f"{type_name(value)}.{method}() raised {type_name(error)}")
         return None
 
 
@@ -204,12 +204,9 @@ def _json_of(content: object) -> str | None:
         return None
 
 
-def _plotly_png(figure: Any) -> dict[str, bytes]:
-    """The picture of a plotly figure, if kaleido is loaded: it starts a browser."""
-    if "kaleido" not in _modules:
-        return {}
-    png = _png_of(_called(figure, "to_image"))
-    return {} if png is None else {_PNG: png}
+def _plotly_png(figure: Any) -> object:
+    """Return the picture of a plotly figure, if kaleido is loaded: it starts a browser."""
+    return _called(figure, "to_image") if "kaleido" in _modules else None
 
 
 # Figures of matplotlib, drawn as Jupyter does: with the figure's own resolution, and all labels.
@@ -277,19 +274,14 @@ def display(*objects: object, raw: bool = False, **_: object) -> None:
     """
     for shown in objects:
         if raw and isinstance(shown, Mapping):
-            text = shown.get("text/plain")
-            _print(text if isinstance(text, str) else "")
-            DISPLAYS.add(dict(_checked(shown)), text if isinstance(text, str) else "")
-            continue
-        text = shown_text(shown)
-        _print(text)
-        if id(type(shown)) not in _PLAIN:
-            DISPLAYS.add(bundle_of(shown), text)
-
-
-def _print(text: str) -> None:
-    if text:
-        sys.stdout.write(f"{text}\n")
+            plain = shown.get("text/plain")
+            text, forms = plain if isinstance(plain, str) else "", dict(_checked(shown))
+        else:
+            text = shown_text(shown)
+            forms = {} if id(type(shown)) in _PLAIN else bundle_of(shown)
+        if text:
+            sys.stdout.write(f"{text}\n")
+        DISPLAYS.add(forms, text)
 
 
 def offer_display() -> None:
@@ -357,6 +349,7 @@ def _class(name: str, method: str) -> type:
     return type(name, (_Shown,), {method: form, "__module__": "IPython.display"})
 
 
+@cache
 def stand_in() -> dict[str, ModuleType]:
     """Return the modules `IPython` and `IPython.display`, with what needs no shell."""
     package, module = ModuleType("IPython"), ModuleType("IPython.display")

@@ -101,7 +101,7 @@ class Tags(HTMLParser):
         {"div", "strong", "table", "tr", "th", "td", "pre", "code", "img", "dl", "dt", "dd", "em"}
         | {"iframe"}
     )
-    # What hostile HTML is shown in: `tests/web/test_displays.py` attacks it in a browser.
+    # The frame around hostile HTML: `tests/web/test_displays.py` attacks it in a browser.
     FRAME = re.compile(
         r"<!doctype html><meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none';"
     )

@@ -113,7 +113,7 @@ def is_one_of(*values: str) -> Callable[[object], bool]:
 
 
 def is_forms(value: object) -> bool:
-    """Whether `value` has the forms of a display: texts by MIME type."""
+    """Return whether `value` has the forms of a display: texts by MIME type."""
     return type(value) is dict and all(
         form in DISPLAY_FORMS and is_text(text) for form, text in value.items()
     )

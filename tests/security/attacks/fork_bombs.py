@@ -161,7 +161,7 @@ class Seen(threading.Thread):
 class Quiet(threading.Thread):
     """Runs short loops in a quiet session until it is stopped: how late they are on this machine.
 
-    What keeps this session from the processor now keeps others from it, too.
+    A machine that keeps this session from the processor keeps others from it, too.
     """
 
     def __init__(self, session: Session) -> None:

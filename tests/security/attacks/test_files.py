@@ -223,7 +223,7 @@ def test_a_file_that_grows_while_it_is_read_is_bounded(session: Session) -> None
 
     eventually(get)
     assert max(sizes) <= 100_000
-    # What grew meanwhile is more, and what was emptied meanwhile is less.
+    # A file that grew meanwhile is more, and one that was emptied meanwhile is less.
     assert refusals <= {EFBIG, EIO}
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import gc
 import inspect
 import pickle
+import threading
 from functools import partial
+from queue import Queue
 
 import pytest
 from transformers.utils import get_json_schema
@@ -14,6 +16,7 @@ from repl_env.integrations.trl import REPLToolEnv, masked_rewards
 from repl_env.rubrics import CustomMetricRubric, REPLRubric
 from repl_sandbox import SandboxClosed, SessionClosed
 from tests.training.trl.scripted import kill
+from tests.waiting import PATIENCE
 
 
 def members(kind: type) -> set[str]:
@@ -159,13 +162,21 @@ def test_the_factory_can_be_pickled_and_an_instance_says_that_it_cannot():
         pickle.dumps(env)
 
 
-def test_an_instance_that_is_dropped_closes_its_session():
+def test_an_instance_that_is_dropped_closes_its_session_in_another_thread(monkeypatch):
+    """The thread in which the collector runs may hold a lock that closing needs."""
     env = REPLToolEnv()
     env.reset()
     env.python("x = 1")
-    session = env.env.session
+    session, close, closed_by = env.env.session, env.env.close, Queue()
+
+    def closing():
+        close()
+        closed_by.put(threading.current_thread())
+
+    monkeypatch.setattr(env.env, "close", closing)
     del env
     gc.collect()
+    assert closed_by.get(timeout=PATIENCE) is not threading.current_thread()
     with pytest.raises(SessionClosed):
         session.run("x")
 

@@ -61,11 +61,6 @@ def _is_read_only() -> bool:
     return False
 
 
-# The container's end of a stream: its first process, which starts the zygote and ends with it.
-#
-# It acts for the host inside the container: makes descriptors, and queries processes. The code of
-# sessions has the same user, and no access to this process's memory or descriptors.
-
 _LIFELINE, _QUERIES = 0, 1
 # Files from the host that belong to no message yet.
 _MAX_FILES = 8
