@@ -77,7 +77,7 @@ screenshots: $(WEB)/.native    ## pages of real runs as pictures: build/screensh
 	$(WEB)/bin/python -m tests.web.playground_screenshots --docs
 
 test-libraries: $(LIBRARIES)/.native ## sessions with scikit-learn, LightGBM, numba, duckdb and the like, restored; 2 GB installed on the first call
-	REPL_TEST_LIBRARIES=1 $(LIBRARIES)/bin/python -m pytest tests/sandbox/snapshots/test_library_pools.py tests/sandbox/jail/test_first_worker.py
+	REPL_TEST_LIBRARIES=1 $(LIBRARIES)/bin/python -m pytest tests/sandbox/snapshots/test_library_pools.py tests/sandbox/jail/test_first_worker.py tests/sandbox/session/test_tables.py
 
 test-peers: $(DEV)/.ready $(PEERS)/.ready ## the old sides of docs/migrating.md, with smolagents and rlms
 	REPL_TEST_PEERS=$(PEERS)/bin/python $(DEV)/bin/python -m pytest tests/peers

@@ -31,6 +31,7 @@ from repl_env.models import (
 from repl_env.rlm.answerers import Provider, UserFunction
 from repl_env.rubrics import Rubric
 from repl_sandbox import AsyncSandbox, Limits, Policy, Sandbox
+from repl_sandbox.tables import Settable
 from repl_sandbox.types import JSON, Answers, Missing
 
 if TYPE_CHECKING:
@@ -226,7 +227,8 @@ class AsyncLocalREPLEnv(AsyncEpisode, LocalBase, AsyncCloseable):
         """Begin an episode in a new session.
 
         Args:
-            context: str, bytes, list, dict, or a pathlib.Path to a file: the variable `context`.
+            context: the variable `context`: str, bytes, list, dict, a table of pandas, polars or
+                pyarrow, or a pathlib.Path to a file.
             contexts: several contexts, by variable name.
             files: contents by path in the workspace: bytes, str, or a pathlib.Path.
             task_prompt: the policy's task.
@@ -252,7 +254,7 @@ class AsyncLocalREPLEnv(AsyncEpisode, LocalBase, AsyncCloseable):
         max_iterations: int = DEFAULT_MAX_ITERATIONS,
         expected_answer: Any = None,
         answer_schema: Any = None,
-        variables: Mapping[str, str | bytes | JSON] | None = None,
+        variables: Mapping[str, Settable] | None = None,
     ) -> Result:
         """Begin another episode in the current session, for a further question on it.
 
@@ -416,9 +418,10 @@ class LocalREPLEnv(LocalBase, Closeable):
         """Begin an episode in a new session.
 
         Args:
-            context: the input of the episode: str, bytes, list, dict, or a pathlib.Path to a file.
-                In the session it is the variable `context`. Contents of lists and dicts travel as
-                JSON: tuples become lists, and keys that are not strings become strings.
+            context: the input of the episode: str, bytes, list, dict, a table of pandas, polars or
+                pyarrow, or a pathlib.Path to a file. In the session it is the variable `context`.
+                Contents of lists and dicts travel as JSON: tuples become lists, and keys that are
+                not strings are refused.
             contexts: several contexts, by variable name.
             files: contents by path in the session's workspace, its working directory: bytes, str,
                 or a pathlib.Path to a local file.
@@ -523,7 +526,7 @@ class LocalREPLEnv(LocalBase, Closeable):
         max_iterations: int = DEFAULT_MAX_ITERATIONS,
         expected_answer: Any = None,
         answer_schema: Any = None,
-        variables: Mapping[str, str | bytes | JSON] | None = None,
+        variables: Mapping[str, Settable] | None = None,
     ) -> Result:
         """Begin another episode in the current session, for a further question on it.
 

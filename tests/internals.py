@@ -164,7 +164,7 @@ def native_structures() -> dict[str, Any]:
 
     return {
         "failure": library.Failure,
-        "batch": library.Table,
+        "batch": library.BatchStructure,
         "pollfd": forks.Pollfd,
         "text": forks._Text,
         "spawn": forks._Spawn,

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from repl_env.client.uploads import OnUpload
     from repl_env.episode.contexts import Given
     from repl_env.episode.initial_files import Files
+    from repl_sandbox.tables import Settable
     from repl_sandbox.types import JSON
 
 
@@ -300,7 +301,7 @@ class REPLEnv(DisplayedByRepr, AsyncCloseable):
         max_iterations: int | None = None,
         expected_answer: Any = None,
         answer_schema: Any = None,
-        variables: Mapping[str, str | bytes | JSON] | None = None,
+        variables: Mapping[str, Settable] | None = None,
     ) -> Result:
         """Begin another episode in the current session, for a further question on it.
 

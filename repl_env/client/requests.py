@@ -23,11 +23,12 @@ from repl_env.common.binary_json import UPLOAD, encoded
 from repl_env.common.files import open_regular, read_regular
 from repl_env.common.values import json_text, of_public_kind, one_timeout, text_or_bytes
 from repl_env.episode.call_options import FollowUpOptions, ResetOptions, type_adapter
-from repl_env.episode.contexts import NAME
+from repl_env.episode.contexts import NAME, refused
 from repl_env.errors import NotSupported
 from repl_env.llm.completions import SecretTexts
 from repl_env.llm.spec import LLM, check_forms
 from repl_env.models import REPLAction, REPLObservation, REPLState, StepResult
+from repl_sandbox.tables import Table, is_table
 
 if TYPE_CHECKING:
     from repl_env.client.connection import OutputCallback
@@ -108,6 +109,8 @@ def follow_up_data(options: FollowUpOptions) -> dict[str, Any]:
 def _variable(name: str, value: Any) -> Any:
     if isinstance(value, (bytes, bytearray, memoryview)):
         return encoded(bytes(value))
+    if (table := Table.of(value)) is not None:
+        return encoded(table)
     json_text(f"variables: {name}", value)
     return encoded(value)
 
@@ -188,7 +191,7 @@ LARGE = 1 << 20
 # Bytes per read of a file: enough to hash at full speed, little to hold.
 _CHUNK = 1 << 20
 
-Kind: TypeAlias = Literal["text", "bytes", "json"]
+Kind: TypeAlias = Literal["text", "bytes", "json", "table"]
 # Bytes of a body from an offset on, up to a limit.
 Read: TypeAlias = Callable[[int, int], bytes]
 
@@ -211,7 +214,7 @@ class UploadBody:
 
     @classmethod
     def of_bytes(cls, data: bytes, kind: Kind = "bytes") -> UploadBody:
-        """Return the body of bytes, or JSON."""
+        """Return the body of bytes, JSON, or a table."""
         return cls(kind, len(data), _sha256(data), lambda: _reading(data))
 
     @classmethod
@@ -293,9 +296,11 @@ def packed(name: str, value: Given, *, upload_from: float = LARGE) -> Any:
     elif isinstance(value, (bytes, bytearray, memoryview)):
         data = bytes(value)  # the same object, if it is bytes
         found = LATEST.of(data, UploadBody.of_bytes) if len(data) >= upload_from else encoded(data)
+    elif (table := Table.of(value)) is not None:
+        is_large = len(table.data) >= upload_from
+        found = UploadBody.of_bytes(table.data, "table") if is_large else encoded(table)
     else:
-        allowed = "str, bytes, list, dict or pathlib.Path"
-        raise TypeError(f"{name} must be {allowed}, not {type(value).__name__}")
+        raise refused(name, value)
     return replace(found, name=name) if isinstance(found, UploadBody) else found
 
 
@@ -392,6 +397,8 @@ def _check_openenv(options: ResetOptions) -> None:
             raise NotSupported(f"{name}: this server knows OpenEnv's arguments alone")
     if isinstance(options.context, (bytes, bytearray, memoryview)):
         raise NotSupported("context: this server takes no bytes")
+    if is_table(options.context):
+        raise NotSupported("context: this server takes no tables; to_csv() makes a text of it")
 
 
 def _data(options: ResetOptions, native: bool) -> tuple[dict[str, Any], list[UploadBody]]:

@@ -1,4 +1,4 @@
-"""Bytes in JSON: `{"$bytes": base64}`, for contexts, files and variables.
+"""Bytes in JSON: `{"$bytes": base64}`, and `{"$table": base64}`: contexts, files, variables.
 
 Client and server share this encoding. `{"$json": value}` escapes an object that looks like a mark.
 A file may also be `{"$upload": sha256}`.
@@ -12,7 +12,9 @@ import binascii
 from collections.abc import Callable, Mapping
 from typing import Any
 
-BYTES, JSON, UPLOAD = "$bytes", "$json", "$upload"
+from repl_sandbox.tables import Table
+
+BYTES, TABLE, JSON, UPLOAD = "$bytes", "$table", "$json", "$upload"
 
 # Each variable is a round trip to the session and a name in every observation.
 MAX_CONTEXTS = 256
@@ -37,6 +39,8 @@ def encoded(value: object) -> object:
     """Return one value in its wire form."""
     if isinstance(value, (bytes, bytearray, memoryview)):
         return {BYTES: base64.b64encode(value).decode("ascii")}
+    if isinstance(value, Table):
+        return {TABLE: base64.b64encode(value.data).decode("ascii")}
     return {JSON: value} if _mark(value) is not None else value
 
 
@@ -74,7 +78,8 @@ async def decode_async(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Run `decode` on an event loop: large values in a thread, in pieces that let the loop run."""
     named = (arguments.get(field) for field in ("contexts", "files"))
     every = [value for each in named if isinstance(each, Mapping) for value in each.values()]
-    marked = [value[BYTES] for value in (arguments.get("context"), *every) if _mark(value) == BYTES]
+    values = (arguments.get("context"), *every)
+    marked = [value[mark] for value in values if (mark := _mark(value)) in (BYTES, TABLE)]
     if sum(len(text) for text in marked if isinstance(text, str)) < _PIECE:
         return decode(arguments)
     return await asyncio.to_thread(decode, arguments)
@@ -84,7 +89,7 @@ def decoded(value: object, position: tuple[str, ...] = ()) -> object:
     """Return the decoded form of `value`.
 
     Raises:
-        WireValueError: invalid base64.
+        WireValueError: invalid base64, or no table.
     """
     mark = _mark(value)
     return value if mark is None else _UNMARK[mark](value[mark], position)  # type: ignore[index]
@@ -100,7 +105,7 @@ def _mark(value: object) -> str | None:
 
 def _bytes(text: object, position: tuple[str, ...]) -> bytes:
     if not isinstance(text, str):
-        raise WireValueError(position, f"{BYTES} must be a string of base64")
+        raise WireValueError(position, "must be a string of base64")
     # Check the padding of the whole text: each piece below could end in padding of its own, and
     # Python 3.11 accepts surplus padding.
     if len(text) % 4 or 0 <= text.find("=") < len(text) - 2:
@@ -114,7 +119,17 @@ def _bytes(text: object, position: tuple[str, ...]) -> bytes:
     return bytes(data)
 
 
+def _table(text: object, position: tuple[str, ...]) -> Table:
+    try:
+        return Table.from_bytes(_bytes(text, position))
+    except WireValueError:
+        raise
+    except ValueError as error:
+        raise WireValueError(position, str(error)) from None
+
+
 _UNMARK: dict[str, Callable[[Any, tuple[str, ...]], object]] = {
     BYTES: _bytes,
+    TABLE: _table,
     JSON: lambda value, _place: value,
 }

@@ -39,6 +39,7 @@ from repl_env.models import (
 from repl_env.rlm.answerers import Provider, UserFunction
 from repl_env.rubrics import Rubric, own_rubric
 from repl_sandbox import AsyncSandbox, Limits, Policy, Sandbox
+from repl_sandbox.tables import Settable
 from repl_sandbox.types import JSON, Answers, Missing
 
 if TYPE_CHECKING:
@@ -407,7 +408,7 @@ class REPLEnvironment(DisplayedByRepr, EnvironmentAttributes):
         max_iterations: int | None = None,
         expected_answer: Any = None,
         answer_schema: Any = None,
-        variables: Mapping[str, str | bytes | JSON] | None = None,
+        variables: Mapping[str, Settable] | None = None,
     ) -> REPLObservation:
         """Begin another episode in the current session; see `LocalREPLEnv.follow_up`.
 
@@ -426,7 +427,7 @@ class REPLEnvironment(DisplayedByRepr, EnvironmentAttributes):
         max_iterations: int | None = None,
         expected_answer: Any = None,
         answer_schema: Any = None,
-        variables: Mapping[str, str | bytes | JSON] | None = None,
+        variables: Mapping[str, Settable] | None = None,
     ) -> REPLObservation:
         """`follow_up` for an episode that `reset_async` began."""
         options = FollowUpOptions.of(locals())

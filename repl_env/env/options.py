@@ -33,6 +33,7 @@ from repl_env.rlm.answerers import BUDGET, NAMES, Provider, SubcallSettings, Use
 from repl_env.rlm.providers import GivenProvider
 from repl_sandbox.protocol.values import check_free
 from repl_sandbox.session.host_functions import check_function_name
+from repl_sandbox.tables import is_table
 from repl_sandbox.types import Answers, check_seed
 
 if TYPE_CHECKING:
@@ -139,7 +140,7 @@ def check_variables(variables: object, used_names: Mapping[str, object]) -> None
         raise TypeError(f"variables must be a dict, not {type(variables).__name__}")
     for name, value in variables.items():
         check_name(name, "variables", used_names)
-        if not isinstance(value, (str, bytes, bytearray, memoryview)):
+        if not isinstance(value, (str, bytes, bytearray, memoryview)) and not is_table(value):
             json_text(f"variables: {name}", value)
 
 

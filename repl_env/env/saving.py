@@ -30,7 +30,7 @@ from repl_env.env.options import EpisodeEquipment
 from repl_env.env.step import RewardStep
 from repl_env.episode import effects
 from repl_env.episode.answers import FinalAnswer, Validator, validator
-from repl_env.episode.contexts import Context, ContextPart
+from repl_env.episode.contexts import Context, ContextPart, Value, measured
 from repl_env.episode.effects import Effects, make_session
 from repl_env.episode.rules import Episode, EpisodeConfig, EpisodeTotals
 from repl_env.episode.sandboxes import SandboxProvider
@@ -42,6 +42,7 @@ from repl_env.rubrics import state_of, takes_expected
 from repl_sandbox.errors import CheckpointError, RemoteProtocolError
 from repl_sandbox.protocol import checkpoints
 from repl_sandbox.protocol.values import parse_json
+from repl_sandbox.tables import Table
 from repl_sandbox.types import JSON, Answers, File, Missing
 
 # An episode in a file: the format that `save` writes and `load` reads.
@@ -248,21 +249,23 @@ def _part_as_bytes(part: ContextPart) -> tuple[str, bytes]:
         return "str", value.encode("utf-8", "surrogatepass")
     if isinstance(value, bytes):
         return "bytes", value
+    if isinstance(value, Table):
+        return "table", value.data
     return "json", json.dumps(value).encode()
 
 
 def _part(name: str, kind: str, data: bytes) -> ContextPart:
+    value: Value = data
     try:
         if kind == "str":
-            text = data.decode("utf-8", "surrogatepass")
-            return ContextPart(name, text, len(text), "chars")
-        if kind == "json":
-            value: JSON = json.loads(data)
-            length = len(json.dumps(value, ensure_ascii=False))
-            return ContextPart(name, value, length, "chars of JSON")
+            value = data.decode("utf-8", "surrogatepass")
+        elif kind == "json":
+            value = json.loads(data)
+        elif kind == "table":
+            value = Table.from_bytes(data)
+        return ContextPart(name, value, *measured(value))
     except (ValueError, RecursionError) as error:
         raise _malformed(error) from None
-    return ContextPart(name, data, len(data), "bytes")
 
 
 def _malformed(error: Exception) -> CheckpointError:

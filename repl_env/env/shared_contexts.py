@@ -20,6 +20,7 @@ from repl_env.episode import contexts
 from repl_env.episode.contexts import Context
 from repl_env.episode.sandboxes import SandboxProvider, SandboxSettings
 from repl_sandbox import AsyncSandbox, Sandbox
+from repl_sandbox.tables import Table
 
 # Characters or bytes, over all sessions that share the context. Smaller copies take less time than
 # a template.
@@ -93,6 +94,8 @@ class SharedContexts:
 
         None for separate copies.
         """
+        if any(isinstance(part.value, Table) for part in context.parts):
+            return None  # a template has no library that could read a table
         is_worthwhile = count > 1 and context.length * count >= _WORTH_SHARING
         if not (is_worthwhile or self._templates):
             return None

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from repl_env.episode.contexts import Given
     from repl_env.episode.initial_files import Files
     from repl_env.llm.spec import LLM
-    from repl_sandbox.types import JSON
+    from repl_sandbox.tables import Settable
 
 
 # Types as schemas of answers, through pydantic.
@@ -85,7 +85,7 @@ class FollowUpOptions:
     max_iterations: int | None = None
     expected_answer: Any = field(default=None, repr=False)
     answer_schema: Any = None
-    variables: Mapping[str, str | bytes | JSON] | None = field(default=None, repr=False)
+    variables: Mapping[str, Settable] | None = field(default=None, repr=False)
 
     @classmethod
     def of(cls, arguments: Mapping[str, Any]) -> Self:

@@ -14,10 +14,14 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from repl_env.common.files import read_regular
 from repl_env.common.values import json_text, replace_surrogates, text_or_bytes
+from repl_sandbox.tables import Table, TableLike, is_table
 
 if TYPE_CHECKING:
     from repl_env.episode.sandboxes import SandboxProvider
     from repl_sandbox.types import JSON
+
+# A context as sessions receive it.
+Value: TypeAlias = "str | bytes | JSON | Table"
 
 Preview: TypeAlias = Literal["none", "head", "head+tail", "structure"]
 
@@ -27,20 +31,24 @@ SHOWN_KEYS = 20
 SHOWN_DEPTH = 4
 
 
-def preview(value: str | bytes | JSON, mode: Preview, length: int) -> str | None:
+def preview(value: Value, mode: Preview, length: int) -> str | None:
     """Return at most `length` characters about `value`; None for mode "none" and an empty value."""
     if not value or length <= 0:
         return None
     return MODES[mode](value, length)
 
 
-def head(value: str | bytes | JSON, length: int) -> str:
+def head(value: Value, length: int) -> str:
     """Return the beginning of the value's text."""
     return _text(value, length)[:length]
 
 
-def head_and_tail(value: str | bytes | JSON, length: int) -> str:
-    """Return the beginning and the end of the value's text, with a mark between them."""
+def head_and_tail(value: Value, length: int) -> str:
+    """Return the beginning and the end of the value's text, with a mark between them; of a table
+    the beginning alone.
+    """
+    if isinstance(value, Table):
+        return _text(value, length)
     text = value if isinstance(value, (str, bytes)) else json.dumps(value, ensure_ascii=False)
     if len(text) <= length:
         return _text(text, length)[:length]
@@ -56,13 +64,17 @@ def head_and_tail(value: str | bytes | JSON, length: int) -> str:
     )
 
 
-def structure(value: str | bytes | JSON, length: int) -> str:
-    """Return the shape of the value: the lines of a text, the types inside a list or dict."""
+def structure(value: Value, length: int) -> str:
+    """Return the shape of the value: the lines of a text, the types inside a list or dict, the
+    columns of a table.
+    """
     if isinstance(value, str):
         lines = value.count("\n") + (not value.endswith("\n"))
         summary = f"str, {len(value):,} characters, {lines:,} lines"
     elif isinstance(value, bytes):
         return f"bytes, {len(value):,}"[:length]
+    elif isinstance(value, Table):
+        return _clip(_columns(value), length)
     else:
         return _clip(_shape(value, 0), length)
     characters_left = length - len(summary) - 1
@@ -73,7 +85,7 @@ def structure(value: str | bytes | JSON, length: int) -> str:
     )
 
 
-MODES: dict[str, Callable[[str | bytes | JSON, int], str | None]] = {
+MODES: dict[str, Callable[[Value, int], str | None]] = {
     "none": lambda _value, _length: None,
     "head": head,
     "head+tail": head_and_tail,
@@ -81,10 +93,12 @@ MODES: dict[str, Callable[[str | bytes | JSON, int], str | None]] = {
 }
 
 
-def _text(value: str | bytes | JSON, length: int) -> str:
+def _text(value: Value, length: int) -> str:
     """Return the first `length` characters of the value as text, or slightly more."""
     if isinstance(value, str):
         return value[:length]
+    if isinstance(value, Table):
+        return value.shown[:length]
     if isinstance(value, bytes):
         return value[:length].decode("utf-8", "backslashreplace")
     text = ""
@@ -93,6 +107,13 @@ def _text(value: str | bytes | JSON, length: int) -> str:
         if len(text) >= length:
             break
     return text
+
+
+def _columns(table: Table) -> str:
+    """Return class, size and columns of a table."""
+    more = f", ... {table.width - len(table.columns):,} more" * (table.width > len(table.columns))
+    columns = ", ".join(f"{name}: {kind}" for name, kind in table.columns)
+    return f"{table.library} {table.type}, {table.size} {{{columns}{more}}}"
 
 
 def _shape(value: JSON, depth: int) -> str:
@@ -131,7 +152,7 @@ def _clip(text: str, length: int) -> str:
 
 # The values as variables.
 
-Given: TypeAlias = "str | bytes | list[Any] | dict[str, Any] | Path"
+Given: TypeAlias = "str | bytes | list[Any] | dict[str, Any] | Path | Table | TableLike"
 
 NAME = "context"
 
@@ -146,26 +167,26 @@ class StoredContext:
 
     type: str
     shown: str | None
-    read: Callable[[], str | bytes | JSON] = field(repr=False, compare=False)
+    read: Callable[[], Value] = field(repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class ContextPart:
-    """One variable of a context. `length` counts characters, bytes, or characters of JSON."""
+    """One variable of a context. `length` counts characters, bytes, characters of JSON, or rows."""
 
     name: str
-    value: str | bytes | JSON | StoredContext
+    value: Value | StoredContext
     length: int
     unit: str
 
     @property
     def type(self) -> str:
         """The name of the value's type."""
-        return (
-            self.value.type if isinstance(self.value, StoredContext) else type(self.value).__name__
-        )
+        if isinstance(self.value, (StoredContext, Table)):
+            return self.value.type
+        return type(self.value).__name__
 
-    def read(self) -> str | bytes | JSON:
+    def read(self) -> Value:
         """Return the value; OSError if it is stored elsewhere and unavailable."""
         return self.value.read() if isinstance(self.value, StoredContext) else self.value
 
@@ -234,8 +255,8 @@ def resolve(
     that sessions from `sandbox_provider` begin with.
 
     Raises:
-        TypeError: a context is not a str, bytes, list, dict or Path, or holds a value that is not
-            JSON.
+        TypeError: a context is not a str, bytes, list, dict, Path or table, or holds a value that
+            is not JSON.
         ValueError: a context is given twice, has an invalid name, or holds a number that is not
             finite or an object with two keys that are equal in JSON.
         OSError: a Path cannot be read.
@@ -280,23 +301,37 @@ def _part(name: str, value: Given, alone: str | None) -> ContextPart:
     argument = name if name == alone else f"contexts: {name}"
     if isinstance(value, Path):
         value = text_or_bytes(read_regular(value))
-    if isinstance(value, str):
-        return ContextPart(name, value, len(value), "chars")
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        return ContextPart(name, bytes(value), len(value), "bytes")
+    if isinstance(value, (bytearray, memoryview)):
+        value = bytes(value)
     if isinstance(value, (list, dict)):
         return ContextPart(name, value, len(json_text(argument, value)), "chars of JSON")
-    raise _refused(argument, value)
+    known = value if isinstance(value, (str, bytes)) else Table.of(value)
+    if known is None:
+        raise refused(argument, value)
+    return ContextPart(name, known, *measured(known))
+
+
+def measured(value: Value) -> tuple[int, str]:
+    """Return the length of a value, and its unit: characters, bytes, rows, characters of JSON."""
+    if isinstance(value, str):
+        return len(value), "chars"
+    if isinstance(value, bytes):
+        return len(value), "bytes"
+    if isinstance(value, Table):
+        return value.rows, value.size.partition(" ")[2]
+    return len(json.dumps(value, ensure_ascii=False, check_circular=False)), "chars of JSON"
 
 
 def check_kind(name: str, value: object) -> None:
     """Raise TypeError unless `value` is of a type that a context may have."""
-    if not isinstance(value, (str, bytes, bytearray, memoryview, list, dict, Path)):
-        raise _refused(name, value)
+    kinds = (str, bytes, bytearray, memoryview, list, dict, Path)
+    if not isinstance(value, kinds) and not is_table(value):
+        raise refused(name, value)
 
 
-def _refused(name: str, value: object) -> TypeError:
-    allowed = "str, bytes, list, dict or pathlib.Path"
+def refused(name: str, value: object) -> TypeError:
+    """Return the error for a context of another type."""
+    allowed = "str, bytes, list, dict, pathlib.Path or a table of pandas, polars or pyarrow"
     return TypeError(f"{name} must be {allowed}, not {type(value).__name__}")
 
 

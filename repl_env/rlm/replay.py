@@ -19,6 +19,7 @@ from repl_env.common.display import set_module
 from repl_env.common.files import RESULT, normalized
 from repl_env.common.threads import RUNS
 from repl_env.common.values import replace_surrogates
+from repl_env.episode.contexts import measured
 from repl_env.errors import EpisodeAborted, ModelError
 from repl_env.interfaces import Message
 from repl_env.llm.base import (
@@ -35,6 +36,7 @@ from repl_env.rlm.model_call import CANCELLED, AnyEvent, CallEnded, ContextNote
 from repl_env.rlm.runner import RLM
 from repl_env.rlm.trajectory import Cell, Run, Trajectory
 from repl_env.rlm.trajectory_writer import digest
+from repl_sandbox.tables import Table
 
 # `ScriptedModel`: a model with prepared answers, for tests, demos and replays.
 
@@ -578,11 +580,13 @@ def _pairs(before: Run, now: Run) -> Iterator[tuple[Run | None, Run | None]]:
 
 
 def _check(note: ContextNote, value: Any, recorded: str | None) -> None:
-    counted = value if isinstance(value, (str, bytes)) else json.dumps(value, ensure_ascii=False)
-    length = len(counted)
-    if (type(value).__name__, length) != (note.type, note.length):
+    table = Table.of(value)
+    kind = type(value).__name__ if table is None else table.type
+    value = value if table is None else table
+    length, _ = measured(value)
+    if (kind, length) != (note.type, note.length):
         was = f"a {note.type} of length {note.length}"
-        now = f"a {type(value).__name__} of length {length}"
+        now = f"a {kind} of length {length}"
         raise ValueError(f"contexts: {note.name!r} was {was}, and is {now}")
     if recorded is not None and digest(value) != recorded:
         raise ValueError(f"contexts: {note.name!r} has the recorded length, but another content")

@@ -32,6 +32,7 @@ from repl_env.rlm.model_call import (
 )
 from repl_env.rlm.trajectory_events import FORMAT, VERSION, parents_of, parsed, read
 from repl_env.rlm.trajectory_writer import TrajectoryWriter
+from repl_sandbox.tables import Table
 
 if TYPE_CHECKING:
     from repl_sandbox.types import JSON
@@ -559,12 +560,14 @@ class Trajectory(Displayed):
         return notes if isinstance(notes, dict) else {}
 
 
-_CONTENTS = frozenset({"text", "base64", "json"})
+_CONTENTS = frozenset({"text", "base64", "table", "json"})
 
 
 def _content(note: Mapping[str, Any]) -> Any:
     if "base64" in note:
         return base64.b64decode(note["base64"])
+    if "table" in note:
+        return Table.from_bytes(base64.b64decode(note["table"]))
     return note["text"] if "text" in note else note["json"]
 
 

@@ -21,6 +21,7 @@ from repl_env.common.files import PRIVATE, append_line, make_private
 from repl_env.errors import REPLError
 from repl_env.rlm.model_call import AnyEvent, RunStarted
 from repl_env.rlm.trajectory_events import FORMAT, VERSION, as_line, written
+from repl_sandbox.tables import Table
 
 if TYPE_CHECKING:
     from repl_sandbox.types import JSON
@@ -177,11 +178,15 @@ def _as_json(value: Any) -> tuple[str, Any]:
         return "text", value
     if isinstance(value, bytes):
         return "base64", base64.b64encode(value).decode("ascii")
+    if isinstance(value, Table):
+        return "table", base64.b64encode(value.data).decode("ascii")
     return "json", value
 
 
 def digest(value: Any) -> str:
     """Return the SHA-256 of a context: of its bytes, its text as UTF-8, or its text as JSON."""
+    if isinstance(value, Table):
+        value = value.data
     text = value if isinstance(value, (str, bytes)) else json.dumps(value, ensure_ascii=False)
     data = text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
     return hashlib.sha256(data).hexdigest()

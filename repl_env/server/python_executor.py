@@ -13,6 +13,7 @@ from repl_env.episode.observations import failure, render
 from repl_env.episode.sandboxes import SandboxProvider, SandboxSettings
 from repl_env.models import DEFAULT_MAX_OUTPUT_LENGTH
 from repl_sandbox import Policy, Sandbox, Session
+from repl_sandbox.tables import Settable
 from repl_sandbox.types import JSON
 
 # `PythonExecutor`: a session with the methods of OpenEnv's class of that name.
@@ -93,11 +94,11 @@ class PythonExecutor(Closeable):
             self._define(session, *self._functions)
         return result.model_dump()
 
-    def set_context(self, context: str | bytes | JSON, variable_name: str = "context") -> None:
+    def set_context(self, context: Settable, variable_name: str = "context") -> None:
         """Set the context variable."""
         self.set_variable(variable_name, context)
 
-    def set_variable(self, name: str, value: str | bytes | JSON) -> None:
+    def set_variable(self, name: str, value: Settable) -> None:
         """Set a variable."""
         self._open().set(name, value)
 

@@ -29,7 +29,6 @@ from repl_sandbox import AsyncSandbox
 from repl_sandbox.errors import SandboxClosed
 from repl_sandbox.host import shared_objects
 from repl_sandbox.host.shared_objects import SharedObjects
-from repl_sandbox.types import JSON
 
 from .decoder_main import Type, decoded
 from .protocol import UploadReference, validation_error
@@ -51,7 +50,7 @@ from .uploads import (
 _SECONDS = 30.0
 _BYTES_PER_SECOND = 4 << 20
 # Upper bound of the memory of a value in this process, per byte of its upload.
-_MOST_PER_BYTE = {"text": 4, "bytes": 1, "json": 32}
+_MOST_PER_BYTE = {"text": 4, "bytes": 1, "json": 32, "table": 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +66,7 @@ class UploadedVariable:
         """Upper bound of the memory of the value in this process."""
         return self.content.size * _MOST_PER_BYTE[self.type]
 
-    def decoded(self) -> str | bytes | JSON:
+    def decoded(self) -> contexts.Value:
         """Decode the value in this process.
 
         Raises:
@@ -220,8 +219,14 @@ Named: TypeAlias = tuple[tuple[str, UploadReference], ...]
 
 
 def worth_sharing(named: Iterable[tuple[UploadReference, PartialUpload]]) -> bool:
-    """Return whether these uploads together justify a template."""
-    return sum(upload.size / WORTH_SHARING[each.type] for each, upload in named) >= 1
+    """Return whether these uploads together justify a template.
+
+    A template has no library that could read a table, so tables are read by each session.
+    """
+    found = tuple(named)
+    if any(each.type == "table" for each, _ in found):
+        return False
+    return sum(upload.size / WORTH_SHARING[each.type] for each, upload in found) >= 1
 
 
 @dataclass(frozen=True, slots=True)

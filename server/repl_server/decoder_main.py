@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
 from repl_env.common.values import explain_not_json
 from repl_env.episode import contexts
 from repl_sandbox.host.shared_objects import SharedObjects, fill
+from repl_sandbox.tables import Table
 
 if TYPE_CHECKING:
     from repl_sandbox.types import JSON
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 #
 # Little is imported, and no library: the process of a large upload starts anew for each.
 
-Type: TypeAlias = Literal["text", "bytes", "json"]
+Type: TypeAlias = Literal["text", "bytes", "json", "table"]
 Data: TypeAlias = "bytes | mmap.mmap"
 
 # Deeper values could be built, but not shown, copied or checkpointed: each of these needs several
@@ -32,13 +33,13 @@ Data: TypeAlias = "bytes | mmap.mmap"
 MAX_DEPTH = 200
 
 
-def decoded(data: Data, kind: Type) -> str | bytes | JSON:
+def decoded(data: Data, kind: Type) -> contexts.Value:
     """Decode `data` as a value of type `kind`.
 
     Raises:
         ValueError: the data is not of this type. The message gives a position and no content.
     """
-    value: str | bytes | JSON = _DECODE[kind](data)
+    value: contexts.Value = _DECODE[kind](data)
     return value
 
 
@@ -67,7 +68,13 @@ def _no_number(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
-_DECODE: dict[str, Callable[[Data], Any]] = {"text": _text, "bytes": bytes, "json": _json}
+_DECODE: dict[str, Callable[[Data], Any]] = {
+    "text": _text,
+    "bytes": bytes,
+    "json": _json,
+    # The session reads the table; here its description is.
+    "table": lambda data: Table.from_bytes(bytes(data)),
+}
 
 
 # Main module of the process that decodes uploads: `python -m repl_server.decoder_main`.
@@ -122,7 +129,7 @@ def _read(fd: int, length: int, kind: Type) -> Any:
 
 
 def _described(name: str, value: Any, mode: contexts.Preview, each: int) -> dict[str, Any]:
-    length, unit = _MEASURE[type(value)](value)
+    length, unit = contexts.measured(value)
     shown = contexts.preview(value, mode, each)
     return {
         "name": name,
@@ -131,19 +138,6 @@ def _described(name: str, value: Any, mode: contexts.Preview, each: int) -> dict
         "unit": unit,
         "shown": shown,
     }
-
-
-def _json_length(value: Any) -> tuple[int, str]:
-    text = json.dumps(value, ensure_ascii=False, check_circular=False)
-    return len(text), "chars of JSON"
-
-
-_MEASURE: dict[type, Callable[[Any], tuple[int, str]]] = {
-    str: lambda text: (len(text), "chars"),
-    bytes: lambda data: (len(data), "bytes"),
-    list: _json_length,
-    dict: _json_length,
-}
 
 
 def _data_bytes() -> int:

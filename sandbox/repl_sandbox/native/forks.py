@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 
 from . import library
 from .libc import CLONE_PARENT, check
-from .library import Failure, Slot, SyscallBatch, Table
+from .library import BatchStructure, Failure, Slot, SyscallBatch
 
 # Spawn of sessions: the binding of spawn.c, and the role of each process that returns from it.
 
@@ -62,9 +62,9 @@ class _Spawn(ctypes.Structure):
         ("error", ctypes.c_void_p),
         ("role", ctypes.c_long),
         ("worker", ctypes.c_long),
-        ("spawn_steps", Table),
-        ("init", Table),
-        ("first_worker", Table),
+        ("spawn_steps", BatchStructure),
+        ("init", BatchStructure),
+        ("first_worker", BatchStructure),
         ("awaited_count", ctypes.c_long),
         ("awaited", Pollfd * _MAX_AWAITED),
         ("worker_mask", ctypes.c_uint64),

@@ -212,7 +212,7 @@ class Failure(ctypes.Structure):
     _fields_ = (("row", ctypes.c_long), ("error", ctypes.c_long), ("name", ctypes.c_char_p))
 
 
-class Table(ctypes.Structure):
+class BatchStructure(ctypes.Structure):
     """steps.h, struct batch."""
 
     _fields_ = (
@@ -257,7 +257,7 @@ class SyscallBatch:
         packed = b"".join(self._packed(address, row) for address, row in named)
         self._packed_rows = ctypes.create_string_buffer(packed, len(packed) or 1)
         rows_at = ctypes.addressof(self._packed_rows)
-        self.table = Table(rows_at, len(named), self._slots_at, count)
+        self.table = BatchStructure(rows_at, len(named), self._slots_at, count)
 
     def run(self) -> None:
         """Perform all rows. A row that a signal interrupts is repeated after the signal's handler.

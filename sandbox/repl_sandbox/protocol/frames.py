@@ -202,7 +202,7 @@ FORMS: Final = MappingProxyType(
         "list": HeaderLimit(1, *_HOST, blob=False),
         "save": HeaderLimit(3, *_HOST, blob=False),
         "load": HeaderLimit(2, *_HOST),
-        "reply": HeaderLimit(3, *_HOST),
+        "reply": HeaderLimit(4, *_HOST),
     }
 )
 

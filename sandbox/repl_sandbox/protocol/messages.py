@@ -327,6 +327,8 @@ def read_fixed_header(form: struct.Struct, header: bytes) -> tuple[int, ...]:
 
 # Variables in one list; the sender cuts longer lists.
 MAX_VARIABLES = 10_000
+# Forms of a value from the host: UTF-8 with surrogates passed, bytes, JSON, a table (`tables.py`).
+VALUE_KINDS = frozenset(("str", "bytes", "json", "table"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,7 +356,7 @@ class Execute:
 class Assign:
     """Bind `name` to `data`, or to `size` bytes of a memfd that the worker requests.
 
-    `kind` is the form of the bytes: "str" (UTF-8), "bytes" or "json".
+    `kind` is the form of the bytes: one of `VALUE_KINDS`.
     """
 
     name: str
@@ -399,11 +401,12 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class HostReply:
-    """Result of call `call`; `data` is JSON of the value, or of [type, message]."""
+    """Result of call `call`; `data` is the value in the form `kind`, or JSON of [type, message]."""
 
     call: int
     ok: bool
     data: bytes
+    kind: str = "json"
 
 
 HostMessage: TypeAlias = (
@@ -449,7 +452,8 @@ def _encode_load(m: Load) -> bytes:
 
 
 def _encode_reply(m: HostReply) -> bytes:
-    return pack(dump_header({"type": "reply", "call": m.call, "ok": m.ok}).encode(), m.data)
+    header = {"type": "reply", "call": m.call, "ok": m.ok, "kind": m.kind}
+    return pack(dump_header(header).encode(), m.data)
 
 
 def _decode_configure(header: Header, blob: bytes) -> Configure:
@@ -486,7 +490,7 @@ def _decode_assign(header: Header, blob: bytes) -> Assign:
 
 
 def _kind(value: object) -> str:
-    if value not in ("str", "bytes", "json"):
+    if value not in VALUE_KINDS:
         raise ValueError("kind")
     return str(value)
 
@@ -510,7 +514,7 @@ def _decode_load(header: Header, blob: bytes) -> Load:
 def _decode_reply(header: Header, blob: bytes) -> HostReply:
     if type(header["ok"]) is not bool:
         raise TypeError("ok is not a bool")
-    return HostReply(read_count(header, "call"), header["ok"], blob)
+    return HostReply(read_count(header, "call"), header["ok"], blob, _kind(header["kind"]))
 
 
 def _decode_fixed_execute(header: bytes, blob: bytes) -> Execute:
@@ -552,7 +556,7 @@ _VARIABLE_VALUES = 6  # a list of four, and the value behind it
 # place of the ones that the session's code closed.
 MEMFD = "_memfd"
 STREAMS = "_streams"
-_FAILURES = frozenset(("unknown", "not json", "too large"))
+_FAILURES = frozenset(("unknown", "not json", "too large", "unreadable"))
 _FORMS = frozenset(get_args(AnswerForm))
 
 
@@ -870,7 +874,7 @@ __all__ = [
     "encode",
 ]
 
-VERSION = 9
+VERSION = 10
 
 Message: TypeAlias = HostMessage | WorkerMessage
 

@@ -258,14 +258,14 @@ def _rows(value: Any) -> object:
                 f"the index of a DataFrame cannot be made a column: {error}; "
                 ".reset_index(drop=True) leaves it out"
             ) from None
-    return value.to_dict("records")
+    return _without_nan(value.to_dict("records"))
 
 
 def _labelled(value: Any) -> object:
     """Return the values of a Series, by their labels unless the index counts them."""
-    index = value.index
+    index, values = value.index, _missing_as_none(value.tolist())
     if _counts(index):
-        return value.tolist()
+        return values
     if index.nlevels > 1:
         raise TypeError(
             "a Series whose index has several levels has no form in JSON; .reset_index() makes a "
@@ -277,7 +277,20 @@ def _labelled(value: Any) -> object:
             ".reset_index() makes a table of it"
         )
     labels = map(_label, index.tolist())
-    return Labelled(zip(labels, value.tolist(), strict=True))
+    return Labelled(zip(labels, values, strict=True))
+
+
+def _without_nan(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows with None for NaN, which stands for a missing value in a table."""
+    names = list(rows[0]) if rows else []
+    columns = [_missing_as_none([row[name] for row in rows]) for name in names]
+    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def _missing_as_none(values: list[Any]) -> list[Any]:
+    if not any(isinstance(each, float) and math.isnan(each) for each in values):
+        return values
+    return [None if isinstance(each, float) and math.isnan(each) else each for each in values]
 
 
 def _counts(index: Any) -> bool:
@@ -324,6 +337,10 @@ _CLASSES: Final[tuple[tuple[str, str, _Convert], ...]] = (
     ("pandas", "Series", _labelled),
     ("pandas", "Period", str),
     ("pandas._libs.missing", "NAType", lambda value: None),
+    ("polars", "DataFrame", lambda value: _without_nan(value.to_dicts())),
+    ("polars", "Series", lambda value: _missing_as_none(value.to_list())),
+    ("pyarrow", "Table", lambda value: _without_nan(value.to_pylist())),
+    ("pyarrow", "RecordBatch", lambda value: _without_nan(value.to_pylist())),
     ("pydantic", "BaseModel", _model),
 )
 # Attributes, looked up in the class, that decide for any class with the attribute.

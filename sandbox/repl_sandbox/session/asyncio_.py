@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 
 from ..display import set_module
 from ..protocol.checkpoints import Checkpoint
+from ..tables import Settable
 from ..types import JSON, AnyOutcome, Killed, Variable, check_seed, parse_size
 from .checkpoints import DEFAULT_LIMIT, loading, saving
 from .core import (
@@ -319,7 +320,7 @@ class AsyncSession(SessionHandle):
         core.release()
         return outcome
 
-    async def set(self, name: str, value: str | bytes | JSON) -> None:
+    async def set(self, name: str, value: Settable) -> None:
         """As `Session.set`."""
         await self._drive(lambda core: store(core, name, value))
 

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from ..display import set_module
 from ..protocol.checkpoints import Checkpoint
+from ..tables import Settable
 from ..types import JSON, AnyOutcome, Variable, check_seed, parse_size
 from .checkpoints import DEFAULT_LIMIT, loading, saving
 from .core import (
@@ -179,9 +180,10 @@ class Session(SessionHandle):
                 core.finish_end()
         raise self._busy()
 
-    def set(self, name: str, value: str | bytes | JSON) -> None:
+    def set(self, name: str, value: Settable) -> None:
         """Bind `name` in the namespace to a copy of `value`.
 
+        A table of pandas, polars or pyarrow arrives as itself; docs/values.md has all conversions.
         ```python
         session.set("row", {"name": "Ann", "score": 12})
         session.run("row['score'] += 1")
@@ -189,7 +191,8 @@ class Session(SessionHandle):
         ```
         Raises:
             TypeError, ValueError: `name` is not an identifier or belongs to the session, as
-                `__builtins__`, `_out`, `FINAL` and host functions do; or JSON cannot carry `value`.
+                `__builtins__`, `_out`, `FINAL` and host functions do; JSON cannot carry `value`; or
+                the session has no library that can read a table.
             SandboxError: the session's memory does not suffice.
         """
         self._drive(lambda core: store(core, name, value))

@@ -32,6 +32,7 @@ from ..protocol.messages import (
     WorkerMessage,
 )
 from ..protocol.values import check_free, check_name, encoded, parse_answer, parse_json
+from ..tables import Settable, Table
 from ..types import JSON, NO_ANSWER, KillReason, Limits, Variable, check_seconds
 from .calls import FunctionExecutor, HostCallHandler, OpenCalls
 from .cells import CellExecution
@@ -354,7 +355,7 @@ def check_timeout(timeout: float | None, limits: Limits, timeout_s: float | None
     return check_seconds(timeout_s, "timeout_s")
 
 
-def store(core: Core, name: str, value: str | bytes | JSON) -> Generator[float, Any, None]:
+def store(core: Core, name: str, value: Settable) -> Generator[float, Any, None]:
     """Bind a variable. Large values travel in a sealed memfd, others in the frame."""
     # The one value that the session's own `answer` takes: it begins anew, for another question.
     if not (name == "answer" and value == NO_ANSWER):
@@ -374,23 +375,27 @@ def store(core: Core, name: str, value: str | bytes | JSON) -> Generator[float, 
         finally:
             core.mapped_bytes = 0
             os.close(fd)
+    if isinstance(answer, Failed) and answer.kind == "unreadable":
+        raise ValueError(f"{name}: {answer.message}")
     if isinstance(answer, Failed):
         raise SandboxError(f"{name}: the session has no room for it: {answer.message}")
     _expect(answer, Value)
     core.recovery.history.assign()
 
 
-def _kind(value: str | bytes | JSON) -> tuple[str, str | bytes]:
+def _kind(value: Settable) -> tuple[str, str | bytes]:
     if type(value) is str:
         return "str", value
     if isinstance(value, (bytes, bytearray, memoryview)):
         return "bytes", bytes(value)
+    if (table := Table.of(value)) is not None:
+        return "table", table.data
     try:
         return "json", encoded(value)
     except TypeError as error:
-        raise TypeError(f"value must be str, bytes or JSON: {error}") from None
+        raise TypeError(f"value must be str, bytes, JSON or a table: {error}") from None
     except ValueError as error:
-        raise ValueError(f"value must be str, bytes or JSON: {error}") from None
+        raise ValueError(f"value must be str, bytes, JSON or a table: {error}") from None
 
 
 def memfd(source: str | bytes) -> tuple[int, int]:

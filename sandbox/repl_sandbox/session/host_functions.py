@@ -45,6 +45,7 @@ from ..protocol.values import (
     parse_arguments,
     read_text,
 )
+from ..tables import Table
 
 # Arguments and replies of host calls: from the bytes of a message to Python values, and back.
 
@@ -122,13 +123,14 @@ def success(call: HostCall, value: object) -> HostReply:
     if isinstance(value, GeneratorType):
         value = elements(value)
     try:
-        data = dump_json(value)
+        table = Table.of(value)
+        data = dump_json(value) if table is None else table.data
     except (TypeError, ValueError) as error:
         kind = "ValueError" if isinstance(error, ValueError) else "TypeError"
         return refusal(call.call, kind, f"{call.name} returned what JSON cannot carry: {error}")
     if len(data) > MAX_BLOB:
-        return refusal(call.call, "ValueError", f"{call.name} returned {len(data):,} bytes of JSON")
-    return HostReply(call.call, True, data)
+        return refusal(call.call, "ValueError", f"{call.name} returned {len(data):,} bytes")
+    return HostReply(call.call, True, data, "json" if table is None else "table")
 
 
 # `CallReplies`: replies on their way from the threads that ran host functions to the driver.

@@ -218,13 +218,13 @@ class WorkerConfiguration:
 
 
 def _is_readable(variable: Assign) -> bool:
-    """Return whether any worker can read the value: not JSON that may be too deep, or have too long
-    a number.
+    """Return whether any worker can read the value: no table, which needs a library, and not JSON
+    that may be too deep, or have too long a number.
     """
     data = variable.data
-    return variable.kind != "json" or (
-        len(data) <= MAX_DIGITS and data.count(b"[") + data.count(b"{") <= MAX_DEPTH
-    )
+    if variable.kind == "json":
+        return len(data) <= MAX_DIGITS and data.count(b"[") + data.count(b"{") <= MAX_DEPTH
+    return variable.kind != "table"
 
 
 # `WorkerState`: whether a session's worker lives, the CPU time of its workers, and lost objects.

@@ -35,6 +35,7 @@ from ..protocol.values import (
 from ..types import Answer
 from .channel import WorkerChannel
 from .namespace import THREADS_ONLY
+from .variables import read_table
 
 # Exceptions of host functions as a session raises them; `except ValueError` catches them.
 #
@@ -297,7 +298,7 @@ class HostCallClient:
 
     def _result(self, message: HostCall | Answered) -> Any:
         reply: HostReply = self._channel.ask(message)
-        value = _loads(reply.data)
+        value = read_table(reply.data) if reply.kind == "table" else _loads(reply.data)
         if reply.ok:
             return value
         raise host_error(*value)

@@ -15,7 +15,6 @@ from ..protocol.messages import (
     Assign,
     Configure,
     Execute,
-    Failed,
     Fetch,
     ListVariables,
     Load,
@@ -144,8 +143,7 @@ class NamespaceRequests:
         try:
             self._bind(assign)
         except (MemoryError, ValueError, RecursionError, OSError) as error:
-            reason = ": ".join(filter(None, (type(error).__name__, str(error))))
-            self._channel.send(Failed("too large", reason))
+            self._channel.send(variables.unbound(assign, error))
             return
         self._changes.since_last()
         self._session.changed()

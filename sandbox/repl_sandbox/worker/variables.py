@@ -225,7 +225,12 @@ class _Seeder:
         return spec
 
 
-# Values of variables that the host sets or gets, as text, bytes or JSON.
+# Values of variables that the host sets or gets, as text, bytes, JSON or tables.
+
+
+def read_table(data: bytes | mmap.mmap) -> Any:
+    """Return the table that the host has written; ValueError if it cannot be read here."""
+    return import_trusted("repl_sandbox.tables").read(data)
 
 
 def read_value(assign: Assign, memfd: Callable[[], int]) -> object:
@@ -244,6 +249,14 @@ def read_value(assign: Assign, memfd: Callable[[], int]) -> object:
         os.close(fd)
     with data:
         return _CONVERT[assign.kind](data)
+
+
+def unbound(assign: Assign, error: BaseException) -> Failed:
+    """Return the reply to a request to bind a value that `read_value` did not return."""
+    if assign.kind == "table" and isinstance(error, ValueError):
+        return Failed("unreadable", str(error))
+    reason = ": ".join(filter(None, (type(error).__name__, str(error))))
+    return Failed("too large", reason)
 
 
 def write_value(value: object) -> Value | Failed:
@@ -276,6 +289,7 @@ _CONVERT: dict[str, Callable[[Any], object]] = {
     "str": _to_text,
     "bytes": bytes,
     "json": lambda data: json.loads(_to_text(data)),
+    "table": read_table,
 }
 
 

@@ -65,7 +65,7 @@ WRONG: dict[str, dict[str, list[Any]]] = {
     "assign": {"name": TEXT, "kind": [*TEXT, "", "pickle"], "size": COUNT[1:]},
     "fetch": {"name": TEXT},
     "list": {},
-    "reply": {"call": COUNT, "ok": BOOL},
+    "reply": {"call": COUNT, "ok": BOOL, "kind": [*TEXT, "", "pickle"]},
     "call": {
         "call": COUNT,
         "cell": COUNT,

@@ -95,7 +95,7 @@ def test_keys_that_are_no_str_are_refused_in_every_direction(session: Session, k
 
 
 def test_untransferable_values_are_refused_by_name(session: Session) -> None:
-    with pytest.raises(TypeError, match="value must be str, bytes or JSON"):
+    with pytest.raises(TypeError, match="value must be str, bytes, JSON or a table"):
         session.set("value", {1, 2j})  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="'not a name' is not a name for a variable"):
         session.set("not a name", 1)
