@@ -37,8 +37,8 @@ demo: $(DEMO)/.native          ## an episode on real input, printed step by step
 serve: $(DEV)/.native          ## the endpoint on http://127.0.0.1:8000; SERVE_ARGS=... as for `repl-env serve`
 	$(DEV)/bin/repl-env serve $(SERVE_ARGS)
 
-test: $(DEV)/.native           ## the test suite, three files at a time: most tests wait for a process
-	$(DEV)/bin/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -q tests
+test: $(DEV)/.native           ## the test suite, three files at a time; ARGS="tests/server -k upload", ARGS=--lf
+	$(DEV)/bin/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -q $(ARGS)
 
 docs: $(DOCS)/.ready           ## the documentation as a site in build/site, which opens without a network or a server
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build

@@ -45,12 +45,18 @@ def pytest_configure() -> None:
         raise pytest.UsageError(f"{why}\nRun `make native` first")
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print how to run a test that failed alone."""
-    stats = terminalreporter.stats
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
+    """End the output of pytest, which has the names of what failed, with how to run one of these."""
+    yield
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    stats = {} if reporter is None else reporter.stats  # a worker of pytest-xdist has no terminal
     failed = [each.nodeid for kind in ("failed", "error") for each in stats.get(kind, ())]
-    for nodeid in dict.fromkeys(failed):
-        terminalreporter.write_line(f"alone: {sys.executable} -m pytest {shlex.quote(nodeid)}")
+    if failed:
+        python = Path(sys.executable)
+        python = python.relative_to(Path.cwd()) if python.is_relative_to(Path.cwd()) else python
+        reporter.write_line(f"one of them alone: {python} -m pytest {shlex.quote(failed[0])}")
+        reporter.write_line(f"all of them again: {python} -m pytest --lf")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
