@@ -47,7 +47,7 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
-    """End the output of pytest, which has the names of what failed, with how to run one of these."""
+    """End the output, which has the names of what failed, with how to run one of these."""
     yield
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     stats = {} if reporter is None else reporter.stats  # a worker of pytest-xdist has no terminal

@@ -14,6 +14,7 @@ from repl_sandbox.types import (
     AnyOutcome,
     Change,
     Display,
+    ErrorInfo,
     Finished,
     Killed,
     KillReason,
@@ -298,10 +299,15 @@ TEXT_BY_LIMIT: dict[KillReason, str] = {
 
 @dataclass(frozen=True, slots=True)
 class ObservedFailure:
-    """The reason why a cell did not finish: an `error_kind`, and the text for the policy."""
+    """The reason why a cell did not finish: an `error_kind`, and the text for the policy.
+
+    `traceback` is the text without its first line, where the traceback repeats it: a policy pays
+    for each token that it reads.
+    """
 
     kind: str
     text: str
+    traceback: str = ""
 
 
 def failure(outcome: AnyOutcome, memory: int | None = None) -> ObservedFailure | None:
@@ -313,13 +319,10 @@ def failure(outcome: AnyOutcome, memory: int | None = None) -> ObservedFailure |
         case Raised():
             # A session dies by its own code, unless the kernel says that the machine had no memory.
             name = outcome.error.type if outcome.error else ""
-            text = _with_traceback(outcome, "")
             kind = KIND_BY_EXCEPTION.get(name, "exception")
             if "machine" in outcome.limits:
                 kind = KIND_BY_REASON["machine"]
-            return ObservedFailure(
-                kind, f"{on_new_line(text)}{reason_of_death}" if reason_of_death else text
-            )
+            return _raised(outcome, kind, reason_of_death)
         case TimedOut():
             text = f"{TEXT_BY_CLOCK[outcome.clock]}. {reason_of_death or _what_is_left(outcome)}"
             return ObservedFailure("timeout", _with_traceback(outcome, text))
@@ -327,6 +330,15 @@ def failure(outcome: AnyOutcome, memory: int | None = None) -> ObservedFailure |
             reason = _with_number(TEXT_BY_REASON[outcome.reason], outcome.reason, memory)
             text = f"{reason}. {_what_is_left(outcome)}"
             return ObservedFailure(KIND_BY_REASON[outcome.reason], _with_traceback(outcome, text))
+
+
+def _raised(outcome: Raised, kind: str, reason_of_death: str) -> ObservedFailure:
+    text = traceback = _with_traceback(outcome, "")
+    if outcome.error is not None and _head(outcome.error) in outcome.error.traceback:
+        traceback = replace_surrogates(outcome.error.traceback)
+    if reason_of_death:
+        text, traceback = (f"{on_new_line(each)}{reason_of_death}" for each in (text, traceback))
+    return ObservedFailure(kind, text, traceback)
 
 
 def _died_before(outcome: AnyOutcome) -> str:
@@ -376,7 +388,7 @@ def render(
             text = _with_number(TEXT_BY_LIMIT[limit_hit], limit_hit, memory)
             stderr = f"{on_new_line(stderr)}{text}.\n"
     if failed is not None:
-        stderr = f"{on_new_line(stderr)}{failed.text}"
+        stderr = f"{on_new_line(stderr)}{failed.traceback or failed.text}"
     elif reason_of_death := _died_before(outcome):
         stderr = f"{on_new_line(stderr)}{reason_of_death}"
     changes = list(map(_change_fields, outcome.changes))
@@ -473,9 +485,13 @@ def on_new_line(text: str) -> str:
     return text if not text or text.endswith("\n") else f"{text}\n"
 
 
+def _head(error: ErrorInfo) -> str:
+    """Return class and message of an error, as tracebacks end."""
+    return f"{error.type}: {error.message}" if error.message else error.type
+
+
 def _with_traceback(outcome: Outcome, first: str) -> str:
     if outcome.error is None:
         return first
-    error = outcome.error
-    head = first or (f"{error.type}: {error.message}" if error.message else error.type)
+    error, head = outcome.error, first or _head(outcome.error)
     return replace_surrogates(f"{head}\n{error.traceback}" if error.traceback else head)

@@ -8,7 +8,7 @@ the environment does the scoring.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from repl_env.episode.answers import AnswerSheet, FinalAnswer, Validator, Verdict
@@ -341,5 +341,5 @@ def _with_refusal(
     # An infrastructure failure keeps its kind: the refusal may be due to lost state.
     infrastructure = failed.kind in INFRASTRUCTURE_KINDS
     if not infrastructure and outcome.error is not None and refusal in outcome.error.message:
-        return ObservedFailure("answer", failed.text)
+        return replace(failed, kind="answer")
     return failed

@@ -39,7 +39,7 @@ def test_output_before_an_exception_is_kept_beside_the_error():
     error = ErrorInfo("ValueError", "bad", 'File "<cell 3>", line 1\nValueError: bad', 1)
     result = rendered(Raised(stdout="before\n", stderr="warned", error=error))
     assert result.stdout == "before\n"
-    assert result.stderr == f"warned\nValueError: bad\n{error.traceback}"
+    assert result.stderr == f"warned\n{error.traceback}"
     assert result.exception == f"ValueError: bad\n{error.traceback}"
     assert not result.success
 
