@@ -377,8 +377,8 @@ def _ended(outcome: AnyOutcome, reasons: Mapping[str, str]) -> str | None:
             return f"timed out after {outcome.usage.execution_seconds:.3g} s"
         case TimedOut():
             return f"timed out after {outcome.usage.waiting_seconds:.3g} s of waiting"
-        case Killed(reason=reason):
-            return reasons[reason]
+        case Killed(reason=reason, signal_name=name):
+            return f"{reasons[reason]} ({name})" if name else reasons[reason]
         case _:
             return None
 

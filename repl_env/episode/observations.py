@@ -328,6 +328,7 @@ def failure(outcome: AnyOutcome, memory: int | None = None) -> ObservedFailure |
             return ObservedFailure("timeout", _with_traceback(outcome, text))
         case Killed():
             reason = _with_number(TEXT_BY_REASON[outcome.reason], outcome.reason, memory)
+            reason += f" ({outcome.signal_name})" if outcome.signal_name else ""
             text = f"{reason}. {_what_is_left(outcome)}"
             return ObservedFailure(KIND_BY_REASON[outcome.reason], _with_traceback(outcome, text))
 

@@ -193,7 +193,9 @@ class HFModel(ChatModel):
             case ValueError() | TypeError() | AttributeError():
                 return ModelError("server", "the endpoint sent no completion", retryable=True)
         name = type(error).__name__
-        return ModelError("connection", f"no connection, or it broke ({name})", retryable=True)
+        address = short(self._base_url or "Hugging Face", self._secrets)
+        text = f"no connection to {address}, or it broke ({name})"
+        return ModelError("connection", text, retryable=True)
 
 
 async def _prepare(client: AsyncInferenceClient) -> None:

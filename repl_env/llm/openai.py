@@ -82,7 +82,8 @@ def failure_of(error: Exception, timeout: float, secrets: SecretTexts) -> ModelE
             return of_status(error.status_code, error.body, headers, secrets)
         case openai.APIConnectionError():
             name = type(cause).__name__
-            return ModelError("connection", f"no connection ({name})", retryable=True)
+            address = short(str(error.request.url), secrets)
+            return ModelError("connection", f"no connection to {address} ({name})", retryable=True)
         case openai.APIError(body=body) if body is not None:  # reported inside a stream
             return of_body(body, secrets)
         case openai.APIError() | ValueError():  # invalid JSON or UTF-8

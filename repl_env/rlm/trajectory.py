@@ -32,7 +32,6 @@ from repl_env.rlm.model_call import (
 )
 from repl_env.rlm.trajectory_events import FORMAT, VERSION, parents_of, parsed, read
 from repl_env.rlm.trajectory_writer import TrajectoryWriter
-from repl_sandbox.tables import Table
 
 if TYPE_CHECKING:
     from repl_sandbox.types import JSON
@@ -567,6 +566,8 @@ def _content(note: Mapping[str, Any]) -> Any:
     if "base64" in note:
         return base64.b64decode(note["base64"])
     if "table" in note:
+        from repl_sandbox.tables import Table  # imported here: most trajectories need no engine
+
         return Table.from_bytes(base64.b64decode(note["table"]))
     return note["text"] if "text" in note else note["json"]
 

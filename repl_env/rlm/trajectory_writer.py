@@ -21,7 +21,6 @@ from repl_env.common.files import PRIVATE, append_line, make_private
 from repl_env.errors import REPLError
 from repl_env.rlm.model_call import AnyEvent, RunStarted
 from repl_env.rlm.trajectory_events import FORMAT, VERSION, as_line, written
-from repl_sandbox.tables import Table
 
 if TYPE_CHECKING:
     from repl_sandbox.types import JSON
@@ -174,6 +173,8 @@ def _contexts(contexts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _as_json(value: Any) -> tuple[str, Any]:
+    from repl_sandbox.tables import Table  # imported here: a trajectory is read without an engine
+
     if isinstance(value, str):
         return "text", value
     if isinstance(value, bytes):
@@ -185,8 +186,9 @@ def _as_json(value: Any) -> tuple[str, Any]:
 
 def digest(value: Any) -> str:
     """Return the SHA-256 of a context: of its bytes, its text as UTF-8, or its text as JSON."""
-    if isinstance(value, Table):
-        value = value.data
+    from repl_sandbox.tables import Table
+
+    value = value.data if isinstance(value, Table) else value
     text = value if isinstance(value, (str, bytes)) else json.dumps(value, ensure_ascii=False)
     data = text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
     return hashlib.sha256(data).hexdigest()

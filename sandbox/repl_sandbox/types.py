@@ -400,9 +400,21 @@ class TimedOut(Outcome):
 @set_module("repl_sandbox")
 @dataclass(frozen=True, repr=False)
 class Killed(Outcome):
-    """The process that ran the cell is gone; `reason` names the limit or the event."""
+    """The process that ran the cell is gone; `reason` names the limit or the event.
+
+    `signal` is the number of the signal that ended the process where the reason is "signal", as
+    `signal.SIGSEGV`, else 0.
+    """
 
     reason: KillReason = "exit"
+    signal: int = 0
+
+    @property
+    def signal_name(self) -> str:
+        """The name of the signal, as "SIGSEGV"; "" for none, and for one that has no name."""
+        from signal import Signals  # imported here: its enumerations take a millisecond to make
+
+        return next((each.name for each in Signals if each == self.signal), "")
 
 
 AnyOutcome: TypeAlias = "Finished | Raised | TimedOut | Killed"

@@ -6,6 +6,7 @@ that is still in the pipes, host calls, answers, clocks, limits and deaths.
 
 from __future__ import annotations
 
+import os
 import select
 import time
 from collections.abc import Callable, Generator
@@ -254,6 +255,7 @@ class CellExecution:
     ) -> Generator[float, ReadyDescriptors, AnyOutcome]:
         """Return the outcome of a cell that has its result, or whose worker is dead."""
         reason: KillReason | None = None
+        status = 0
         cell, worker = self._cell, self._worker
         clocks = cell.start_clocks()
         try:
@@ -264,6 +266,7 @@ class CellExecution:
             if worker.dead:
                 yield from self._recovery.collect_death()
                 reason = self._recovery.death_reason(expired)
+                status = 0 if worker.notice is None else worker.notice["status"]
                 cpu = worker.cpu_seconds()
                 forged = worker.breach is not None or reason == "protocol"
                 complete = cell.result is not None and not forged
@@ -288,6 +291,8 @@ class CellExecution:
         outcome = outcome_of(
             cell.result, output, answers, usage, state, expired=expired, died=reason
         )
+        if isinstance(outcome, Killed) and outcome.reason == "signal":
+            outcome = replace(outcome, signal=os.WTERMSIG(status))
         if worker.lost:
             outcome, worker.lost = replace(outcome, lost=worker.lost), ()
         if self._job is None and worker.died_before:

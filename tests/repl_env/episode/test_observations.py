@@ -157,6 +157,20 @@ def test_a_limit_hit_beside_the_code_is_reported_and_is_no_failure(limit):
     assert limit in result.stderr
 
 
+def test_a_crash_names_its_signal():
+    result = rendered(Killed(reason="signal", signal=11, state="rolled_back"))
+    assert "crashed the interpreter (SIGSEGV)" in result.stderr
+
+
+@pytest.mark.parametrize("message", ["bad", "two\nlines", "", "<e>"])
+def test_the_message_of_an_exception_is_read_once(message):
+    last = f"ValueError: {message}" if message else "ValueError"
+    error = ErrorInfo("ValueError", message, f'File "<cell 3>", line 1\n{last}\n', 1)
+    assert rendered(Raised(error=error)).stderr == error.traceback
+    hidden = ErrorInfo("ValueError", message, 'File "<cell 3>", line 1\n', 1)
+    assert rendered(Raised(error=hidden)).stderr == f"{last}\n{hidden.traceback}"
+
+
 def test_the_limit_that_ended_the_code_is_reported_once():
     result = rendered(Killed(reason="memory", limits=("memory",), state="restarted"))
     assert result.stderr.count("MemoryError") == 1

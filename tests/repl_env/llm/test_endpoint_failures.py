@@ -195,6 +195,7 @@ async def test_a_port_without_a_listener_is_an_error(make) -> None:
         error = await failure(make(f"http://127.0.0.1:{port}/v1", max_retries=0))
 
     assert (error.kind, error.retryable) == ("connection", True)
+    assert f"no connection to http://127.0.0.1:{port}/v1" in str(error)
 
 
 async def test_a_stream_that_ends_early_is_no_answer(endpoint) -> None:

@@ -82,21 +82,28 @@ def test_files_survive_the_restart_of_a_session(session: Session) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "reason"),
+    ("code", "reason", "name"),
     [
-        ("import os; print('so far'); os._exit(0)", "exit"),
-        ("import ctypes; print('so far'); ctypes.string_at(0)", "signal"),
-        ("import os, signal; print('so far'); os.kill(os.getpid(), signal.SIGKILL)", "signal"),
+        ("import os; print('so far'); os._exit(0)", "exit", ""),
+        ("import ctypes; print('so far'); ctypes.string_at(0)", "signal", "SIGSEGV"),
+        ("import os; print('so far'); os.abort()", "signal", "SIGABRT"),
+        (
+            "import os, signal; print('so far'); os.kill(os.getpid(), signal.SIGKILL)",
+            "signal",
+            "SIGKILL",
+        ),
+        ("import os; print('so far'); os.kill(os.getpid(), 40)", "signal", ""),
     ],
-    ids=["exit", "segmentation fault", "kill"],
+    ids=["exit", "segmentation fault", "abort", "kill", "a signal without a name"],
 )
 def test_a_cell_that_ends_its_process_is_killed_and_the_session_goes_on(
-    session: Session, code: str, reason: str
+    session: Session, code: str, reason: str, name: str
 ) -> None:
     outcome = session.run(code)
 
     assert isinstance(outcome, Killed)
     assert (outcome.reason, outcome.state, outcome.stdout) == (reason, "rolled_back", "so far\n")
+    assert (outcome.signal_name, outcome.signal > 0) == (name, reason == "signal")
     assert session.run("1 + 1").value == "2"
 
 
