@@ -1,4 +1,8 @@
-"""Hooks of mkdocs: pages of the repository's root join the site; links lead where it has pages."""
+"""Hooks of mkdocs: pages of the repository's root join the site; links lead where it has pages.
+
+For models, the site has each page as Markdown beside its HTML, and `llms.txt`, which lists these
+(https://llmstxt.org).
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from posixpath import normpath, relpath
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.nav import Navigation, Section
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
@@ -23,6 +28,11 @@ _LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)\s:#]+)(#[^)\s]*)?\)")
 _IMAGE = re.compile(r"!\[([^\]]*)\]\(([^)\s:#]+)\)")
 # tests/pages/blocks.py describes these; they say nothing to a reader of the site.
 _TEST_ATTRIBUTES = re.compile(r"^(```\w+.*?) (?:needs|by|peer|until)=\"[^\"]*\"", re.MULTILINE)
+
+
+# Of the build that runs: the Markdown of its pages by path, and its navigation.
+_markdown: dict[str, str] = {}
+_navigation: list[Navigation] = []
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -41,7 +51,42 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     source = {there: name for name, there in ROOT_PAGES.items()}.get(on_site, f"docs/{on_site}")
     parts = _BLOCKS.split(markdown)
     parts[::2] = [_with_site_links(text, source, on_site) for text in parts[::2]]
-    return _TEST_ATTRIBUTES.sub(r"\1", "".join(parts))
+    _markdown[on_site] = text = _TEST_ATTRIBUTES.sub(r"\1", "".join(parts))
+    return text
+
+
+def on_nav(nav: Navigation, config: MkDocsConfig, files: Files) -> Navigation:
+    """Keep the navigation, whose sections are those of `llms.txt`."""
+    _navigation[:] = [nav]
+    return nav
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """Write each page as Markdown, and `llms.txt`."""
+    site = Path(config.site_dir)
+    for path, text in _markdown.items():
+        (site / path).write_text(text, encoding="utf-8")
+    (site / "llms.txt").write_text(_llms_text(config), encoding="utf-8")
+
+
+def _llms_text(config: MkDocsConfig) -> str:
+    lines = [f"# {config.site_name}", "", f"> {config.site_description}"]
+    for item in _navigation[0].items:
+        pages = item.children if isinstance(item, Section) else [item]
+        lines += ["", f"## {item.title}", ""]
+        for page in pages:
+            assert isinstance(page, Page)
+            path = page.file.src_uri
+            lines.append(f"- [{page.title}]({path}): {_summary(_markdown[path])}")
+    return "\n".join(lines) + "\n"
+
+
+def _summary(markdown: str) -> str:
+    """Return the first sentence of a page, without links."""
+    paragraphs = (" ".join(each.split()) for each in _BLOCKS.sub("", markdown).split("\n\n"))
+    first = next((each for each in paragraphs if re.match(r"[\w*`\[]", each)), "")
+    text = re.sub(r"\[([^\]]+)\]\([^)]*\)", r"\1", first)
+    return re.sub(r":$", ".", re.split(r"(?<=[.!?])\s", text, maxsplit=1)[0])
 
 
 def _with_site_links(text: str, source: str, on_site: str) -> str:

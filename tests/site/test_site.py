@@ -92,3 +92,21 @@ def test_the_search_has_every_page_without_a_server(site):
 def test_links_to_files_without_a_page_become_text(site):
     page = (site / "containers.html").read_text(encoding="utf-8")
     assert "docker/session.lock" in page and 'session.lock"' not in page
+
+
+def test_models_find_each_page_as_markdown(site):
+    listed = (site / "llms.txt").read_text(encoding="utf-8")
+    assert listed.startswith("# repl-env\n\n> A persistent Python REPL")
+    assert "\n## Use\n" in listed
+    rows = re.findall(r"^- \[([^\]]+)\]\(([^)]+\.md)\): (.+)$", listed, re.MULTILINE)
+    assert {path for _, path, _ in rows} == {
+        str(page.relative_to(site).with_suffix(".md"))
+        for page in site.rglob("*.html")
+        if page.name != "404.html"
+    }
+    for _, path, summary in rows:
+        text = (site / path).read_text(encoding="utf-8")
+        assert text.startswith("# ")
+        assert summary.strip()
+        for there in re.findall(r"\]\(([^)\s:#]+\.md)(?:#[^)]*)?\)", text):
+            assert (site / path).parent.joinpath(there).resolve().is_file(), (path, there)
