@@ -9,10 +9,12 @@ run has the opposite order, and takes place only where the first one found a fig
 from __future__ import annotations
 
 import json
-import os
+import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
+import venv
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -113,9 +115,8 @@ def in_turn(measure: str, ours: Path, theirs: Path, ask: Ask) -> list[Compared]:
 def ask(checkout: Path, measure: str) -> dict[str, Reading]:
     """Run one measure in a checkout; no figures where the checkout does not know the measure."""
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks", "--only", measure],
+        [_python(checkout), "-m", "benchmarks", "--only", measure],
         cwd=checkout,
-        env=_environment(checkout),
         capture_output=True,
         text=True,
         check=False,
@@ -128,9 +129,25 @@ def ask(checkout: Path, measure: str) -> dict[str, Reading]:
     return {record["key"]: Reading.of(record) for record in results["figures"]}
 
 
-def _environment(checkout: Path) -> dict[str, str]:
-    path = os.pathsep.join(str(checkout / source) for source in _SOURCES)
-    return {**os.environ, "PYTHONPATH": path}
+def _python(checkout: Path) -> str:
+    """Return the interpreter of a checkout; the one of the other checkout stands beside it."""
+    return sys.executable if checkout == ROOT else str(checkout.parent / "venv" / "bin" / "python")
+
+
+def _make_python(checkout: Path) -> None:
+    """Make an interpreter that has the sources of `checkout`, and copies of our libraries.
+
+    PYTHONPATH would not do: floors are measured by isolated interpreters (`python -I`), and these
+    would find the installed sources, which are ours. Copies, because sessions see libraries only
+    below the interpreter's own folder.
+    """
+    folder = checkout.parent / "venv"
+    venv.create(folder, symlinks=True)
+    (site,) = folder.glob("lib/python*/site-packages")
+    ours = sysconfig.get_path("purelib")
+    shutil.copytree(ours, site, ignore=shutil.ignore_patterns("*.pth"), dirs_exist_ok=True)
+    paths = [str(checkout / source) for source in _SOURCES]
+    (site / "checkout.pth").write_text("\n".join(paths), encoding="utf-8")
 
 
 @contextmanager
@@ -142,6 +159,7 @@ def checkout(revision: str) -> Iterator[Path]:
         if added.returncode:
             raise SystemExit(f"--against {revision}: {added.stderr.strip()}")
         try:
+            _make_python(tree)
             _compile(tree)
             yield tree
         finally:
@@ -152,12 +170,7 @@ def _compile(tree: Path) -> None:
     """Build the native library of a checkout, unless it is from before there was one."""
     if not (tree / "sandbox" / "repl_sandbox" / "native" / "build.py").exists():
         return
-    done = subprocess.run(
-        [sys.executable, "-m", "repl_sandbox.native.build"],
-        cwd=tree,
-        env=_environment(tree),
-        check=False,
-    )
+    done = subprocess.run([_python(tree), "-m", "repl_sandbox.native.build"], cwd=tree, check=False)
     if done.returncode:
         raise SystemExit(f"the native library of {tree} cannot be built")
 

@@ -81,6 +81,7 @@ class LocalBase(DisplayedByRepr):
         limits: Limits | None = None,
         policy: Policy | None = None,
         preload: Sequence[str] = (),
+        history: int = 0,
         tools: Mapping[str, UserFunction] | None = None,
         budget: Budget | None = None,
         prices: Mapping[str, Price] | None = None,
@@ -367,10 +368,11 @@ class LocalREPLEnv(LocalBase, Closeable):
         limits: `Limits` of a session: memory (1 GiB), seconds of a cell (30), processes, files.
         policy: the part of Python that cells may use. None: all of it.
         preload: modules to import once for all sessions.
+        history: cells that `rollback` can undo; each takes one more waiting process. 0: none.
         isolation: "auto", "jailed", "confined", "container" or "process".
         require: the weakest tier to accept. None: "confined" under "auto", else the named one.
         image, runtime: for tier "container", as in `repl_sandbox.Sandbox`.
-        sandbox: a `Sandbox` of yours, in place of the seven arguments above.
+        sandbox: a `Sandbox` of yours, in place of the eight arguments above.
         answers: "compatible" also accepts answers that the code prints; "strict" does not.
         preview: how the context is shown: "none", "head", "head+tail" or "structure".
         max_output_length: characters of each output that are shown; 8,192.
@@ -603,9 +605,9 @@ class LocalREPLEnv(LocalBase, Closeable):
     def rollback(self, cells: int = 1) -> tuple[str, ...]:
         """Undo the last `cells` cells; see `REPLEnvironment.rollback`.
 
-        The sandbox has to keep earlier states, which those of environments do not by default:
+        The environment has to keep earlier states, which it does not by default:
         ```python
-        with Sandbox(history=2) as sandbox, LocalREPLEnv(sandbox=sandbox) as env:
+        with LocalREPLEnv(history=2) as env:
             env.reset(context="one two three", expected_answer="3")
             env.execute("words = context.split()")
             env.execute("words.clear()")

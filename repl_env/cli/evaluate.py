@@ -6,14 +6,21 @@ import json
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 from urllib.parse import urlsplit
 
 import typer
 
-from repl_env.cli.model_options import BaseURL, KeyVariable, ModelOptions, address_of, digest_of
+from repl_env.cli.model_options import (
+    BaseURL,
+    KeyVariable,
+    ModelOptions,
+    SamplingOptions,
+    address_of,
+    digest_of,
+)
 from repl_env.cli.options import (
     EVALUATION,
     MODEL,
@@ -28,6 +35,7 @@ from repl_env.cli.options import (
 from repl_env.cli.run import RunOptions
 
 if TYPE_CHECKING:
+    from repl_env.evaluation import Dataset as EvalDataset
     from repl_env.evaluation import Evaluation, ResultsFile, Solver, Summary
     from repl_env.evaluation.dataset import Metric
 
@@ -92,6 +100,15 @@ Limit: TypeAlias = Annotated[
     int | None,
     typer.Option(min=1, help="Maximum number of tasks to evaluate.", rich_help_panel=EVALUATION),
 ]
+Epochs: TypeAlias = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        help="Number of times that each task runs. Scores are means over all epochs, with their "
+        "standard deviation; with --seed the epochs may be alike.",
+        rich_help_panel=EVALUATION,
+    ),
+]
 GiveUpAfter: TypeAlias = Annotated[
     int,
     typer.Option(
@@ -109,6 +126,7 @@ class EvaluationOptions:
     rubric: Rubric = None
     concurrency: Concurrency = 8
     limit: Limit = None
+    epochs: Epochs = 1
     give_up_after: GiveUpAfter = 20
 
 
@@ -119,6 +137,7 @@ class EvaluatedSolver:
     model: Model = None
     base_url: BaseURL = None
     api_key_env: KeyVariable = None
+    sampling: SamplingOptions = field(default_factory=SamplingOptions)
     solver: SolverName = None
 
 
@@ -147,8 +166,8 @@ class ResultsOptions:
 # Options of `repl-env eval` that are not about a model and its runs.
 _OF_ANY_SOLVER = frozenset(
     (
-        "dataset rubric concurrency solver out fresh limit give_up_after as_json html max_size "
-        "config"
+        "dataset rubric concurrency solver out fresh limit epochs give_up_after as_json html "
+        "max_size config"
     ).split()
 )
 
@@ -204,8 +223,9 @@ def rlm_solver(
     options = runs.arguments(model)
     # The tier is not among the settings, because it does not change an answer.
     settings = {
-        **runs.bounds,
+        **runs.settings,
         "model": model.model,
+        **({"sampling": sampling} if (sampling := model.sampling.arguments()) else {}),
         "sub_model": runs.sub_model,
         "base_url": _without_secrets(address_of(model)),
         "source": digest_of(model.model),
@@ -258,6 +278,8 @@ def evaluate(
     page: PageOptions,
 ) -> None:
     """Run a model over a dataset and score its answers; interrupted, the same call goes on."""
+    from repl_env.evaluation import read_dataset
+
     model, function = check_choice(solver.model, solver.solver, context)
     size = page.check()
     metric, rubric_settings = metric_of(evaluation.rubric)
@@ -265,7 +287,7 @@ def evaluate(
         assert function is not None
         solving, settings = function_solver(function)
     else:
-        endpoint = ModelOptions(model, solver.base_url, solver.api_key_env)
+        endpoint = ModelOptions(model, solver.base_url, solver.api_key_env, solver.sampling)
         solving, settings = rlm_solver(endpoint, runs, results.trajectory)
         results.make_trajectory_folder()
     how = {
@@ -274,7 +296,9 @@ def evaluate(
         "concurrency": evaluation.concurrency,
         "give_up_after": evaluation.give_up_after,
     }
-    done, status = _evaluated(dataset, evaluation.limit, solving, how, results)
+    with _files():
+        tasks = read_dataset(dataset, evaluation.limit, epochs=evaluation.epochs)
+    done, status = _evaluated(tasks, solving, how, results)
     status = report(done, status, results.out, results.as_json)
     if page.html is not None:
         _write_page(done, page.html, size, results.trajectory)
@@ -292,24 +316,18 @@ def _write_page(evaluation: Evaluation, out: Path, size: int | None, runs: Path 
 
 
 def _evaluated(
-    dataset: Path,
-    limit: int | None,
-    solving: Solver,
-    how: Mapping[str, Any],
-    options: ResultsOptions,
+    tasks: EvalDataset, solving: Solver, how: Mapping[str, Any], options: ResultsOptions
 ) -> tuple[Evaluation, ExitStatus]:
     """Evaluate `solving` on a dataset; return the evaluation so far, and its exit status."""
-    from repl_env.evaluation import Evaluation, read_dataset
+    from repl_env.evaluation import Evaluation
     from repl_sandbox.errors import IsolationError
 
-    note = {"dataset": str(dataset), "settings": how["settings"]}
-    with _files():
-        tasks = read_dataset(dataset, limit)
-        with _results(options.out, options.fresh, note) as results:
-            evaluation = Evaluation(tasks, solving, results=results, fatal=(IsolationError,), **how)
-            if results is not None and results.earlier:
-                typer.echo(taken_over(evaluation, results), err=True)
-            return evaluation, _run(evaluation, solving, how["concurrency"])
+    note = {"dataset": str(tasks.path), "settings": how["settings"]}
+    with _files(), _results(options.out, options.fresh, note) as results:
+        evaluation = Evaluation(tasks, solving, results=results, fatal=(IsolationError,), **how)
+        if results is not None and results.earlier:
+            typer.echo(taken_over(evaluation, results), err=True)
+        return evaluation, _run(evaluation, solving, how["concurrency"])
 
 
 @contextmanager

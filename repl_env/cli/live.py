@@ -366,7 +366,8 @@ class RunReport:
         else:
             self.reason = f"no answer: {_get(result, 'error_kind') or _get(result, 'stop_reason')}"
         streak = str(self.progress.tree.streak)
-        if self.reason is not None and streak and _get(result, "final_answer") is None:
+        has_own = _get(result, "stop_reason") == "answer"
+        if self.reason is not None and streak and not has_own:
             self.reason = f"{self.reason}; {streak}"
 
     def failed(self, status: ExitStatus, reason: str, error: BaseException | None = None) -> None:

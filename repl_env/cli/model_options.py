@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import json
 import keyword
 import math
 import os
@@ -12,7 +13,7 @@ import sys
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 from urllib.parse import urlsplit
@@ -279,8 +280,8 @@ def _bad(message: str) -> typer.BadParameter:
 SCRIPT = "script:"
 
 _MODEL_HELP = (
-    "The model, as its endpoint names it; or script:FILE.py:FUNCTION, whose function(request) "
-    "returns the reply as text."
+    "The model: NAME at --base-url, or else at OpenAI; OWNER/NAME at Hugging Face; ./FOLDER of "
+    "transformers; or script:FILE.py:FUNCTION, whose function(request) returns the reply as text."
 )
 _URL_HELP = "An OpenAI-compatible endpoint."
 _KEY_HELP = "The environment variable that holds the key."
@@ -311,6 +312,101 @@ KeyVariable: TypeAlias = Annotated[
 ]
 
 
+# How a model samples its replies; options that are not given leave the model's own defaults.
+Temperature: TypeAlias = Annotated[
+    float | None,
+    typer.Option(
+        "--temperature",
+        min=0.0,
+        help="Sampling temperature; 0 takes the likeliest token.",
+        show_default="the model's",
+        rich_help_panel=MODEL,
+    ),
+]
+TopP: TypeAlias = Annotated[
+    float | None,
+    typer.Option(
+        "--top-p",
+        min=0.0,
+        max=1.0,
+        help="Share of the likeliest tokens that are sampled from.",
+        show_default="the model's",
+        rich_help_panel=MODEL,
+    ),
+]
+Seed: TypeAlias = Annotated[
+    int | None,
+    typer.Option(
+        "--seed",
+        help="Seed of the model's sampling, where it has one.",
+        show_default="none",
+        rich_help_panel=MODEL,
+    ),
+]
+MaxTokens: TypeAlias = Annotated[
+    int | None,
+    typer.Option(
+        "--max-tokens",
+        min=1,
+        help="Maximum number of tokens of a reply.",
+        show_default="the model's",
+        rich_help_panel=MODEL,
+    ),
+]
+ModelArguments: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--model-arg",
+        metavar="K=V",
+        help="A further argument of sampling, such as top_k=20; V is JSON, else text. May be "
+        "repeated.",
+        rich_help_panel=MODEL,
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingOptions:
+    """How a model samples its replies."""
+
+    temperature: Temperature = None
+    top_p: TopP = None
+    seed: Seed = None
+    max_tokens: MaxTokens = None
+    model_arg: ModelArguments = None
+
+    def arguments(self, max_tokens: str = "max_tokens") -> dict[str, Any]:
+        """Return the arguments of sampling; `max_tokens` is the name of the limit of a reply.
+
+        Raises:
+            typer.BadParameter: `--model-arg` is not of the form K=V, or names an argument twice.
+        """
+        given = {
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "seed": self.seed,
+            max_tokens: self.max_tokens,
+        }
+        found = {name: value for name, value in given.items() if value is not None}
+        for name, value in map(_model_argument, self.model_arg or ()):
+            if name in found:
+                message = f"{name} is given twice"
+                raise typer.BadParameter(message, param_hint="--model-arg")
+            found[name] = value
+        return found
+
+
+def _model_argument(given: str) -> tuple[str, Any]:
+    name, equals, text = given.partition("=")
+    if not equals or not name.isidentifier():
+        message = f"{given!r} must be K=V, such as top_k=20"
+        raise typer.BadParameter(message, param_hint="--model-arg")
+    try:
+        return name, json.loads(text)
+    except (ValueError, RecursionError):
+        return name, text
+
+
 @dataclass(frozen=True, slots=True)
 class ModelOptions:
     """The values of the model options. `api_key_env` is the name of a variable, not a key."""
@@ -318,6 +414,7 @@ class ModelOptions:
     model: ModelName
     base_url: BaseURL = None
     api_key_env: KeyVariable = None
+    sampling: SamplingOptions = field(default_factory=SamplingOptions)
 
 
 def model_from(
@@ -332,24 +429,59 @@ def model_from(
         typer.Exit: status 5, after the reason: the library of the endpoint is not installed.
     """
     if options.model.startswith(SCRIPT):
+        if option == "--model" and (given := options.sampling.arguments()):
+            message = f"a script samples by itself, and takes no {', '.join(given)}"
+            raise typer.BadParameter(message, param_hint=option)
         return _scripted(options.model, option)
-    llm = llm_from(options, os.environ if environ is None else environ, option)
-    from repl_env.llm import factory
-
+    environ = os.environ if environ is None else environ
     try:
-        model = factory.model_of(llm)
+        if is_folder(options.model):
+            return _local(options)
+        from repl_env.llm import factory
+
+        model = factory.model_of(llm_from(options, environ, option))
     except ImportError as error:
         typer.echo(f"repl-env: {error}", err=True)
         raise typer.Exit(ExitStatus.INFRASTRUCTURE) from error
-    except (TypeError, ValueError) as error:
-        raise typer.BadParameter(str(error), param_hint=option) from error
+    except (TypeError, ValueError, OSError) as error:
+        raise typer.BadParameter(f"{options.model}: {error}", param_hint=option) from error
     assert model is not None  # llm_from gave it a name
     return model
 
 
+def is_folder(model: str) -> bool:
+    """Return whether `model` names a folder, by its form: a name on the hub has no such form."""
+    return model.startswith(("./", "../", "/", "~/")) or model in (".", "..")
+
+
+def _local(options: ModelOptions) -> ChatModel:
+    """Return the model of transformers in a folder.
+
+    Raises:
+        ImportError: transformers is not installed.
+        TypeError, ValueError, OSError: the folder has no model, or an argument is wrong.
+    """
+    from repl_env.llm.transformers import TransformersModel
+
+    folder = Path(options.model).expanduser()
+    if not (folder / "config.json").is_file():
+        what = "there is no such folder" if not folder.is_dir() else "no config.json in it"
+        raise ValueError(f"{what}; a folder of `save_pretrained` has a model and its tokenizer")
+    sampling = options.sampling.arguments("max_new_tokens")
+    limit = {"max_new_tokens": sampling.pop("max_new_tokens", 2048)}
+    own = {name: sampling.pop(name) for name in _OF_TRANSFORMERS if name in sampling}
+    return TransformersModel(
+        str(folder), name=options.model, sampling=sampling, local_files_only=True, **limit, **own
+    )
+
+
+# Arguments of `TransformersModel` that `--model-arg` sets; others are of sampling.
+_OF_TRANSFORMERS = ("device", "dtype", "batch_size", "template", "record_tokens")
+
+
 def address_of(options: ModelOptions, environ: Mapping[str, str] | None = None) -> str | None:
-    """Return the endpoint of the model; None for a script, or a model at Hugging Face."""
-    if options.model.startswith(SCRIPT):
+    """Return the endpoint of the model; None for a script, a folder, or a model at Hugging Face."""
+    if options.model.startswith(SCRIPT) or is_folder(options.model):
         return None
     environ = os.environ if environ is None else environ
     given = options.base_url or environ.get("OPENAI_BASE_URL") or None
@@ -370,7 +502,13 @@ def llm_from(options: ModelOptions, environ: Mapping[str, str], option: str = "-
     if not options.model.strip():
         raise typer.BadParameter(f"{options.model!r} must name a model", param_hint=option)
     base_url = address_of(options, environ)
-    return LLM(options.model, base_url, _key(options, base_url, environ, option))
+    limit = "max_completion_tokens" if base_url == OPENAI else "max_tokens"
+    return LLM(
+        options.model,
+        base_url,
+        _key(options, base_url, environ, option),
+        sampling=options.sampling.arguments(limit),
+    )
 
 
 def _key(

@@ -57,11 +57,15 @@ class ExitStatus(IntEnum):
 def naming_value(error: typer.BadParameter, arguments: Sequence[str]) -> typer.BadParameter:
     """Return `error` with the value, named as the option or the variable that it comes from.
 
-    Versions of typer that convert by pydantic leave the value out. Other errors stay as they are.
+    Versions of typer that convert by pydantic leave the value out. A missing option is explained by
+    its help. Other errors stay as they are.
     """
     option: Any = error.param
     if option is None or option.param_type_name != "option" or error.param_hint is not None:
         return error
+    if type(error).__name__ == "MissingParameter":  # by name: some typers have a click of their own
+        text = f"it is missing. {option.help}"
+        return typer.BadParameter(text, ctx=error.ctx, param_hint=max(option.opts, key=len))
     details: list[dict[str, Any]] = getattr(error.__cause__, "errors", list)()
     text = _with_value(details[0]) if details else error.message
     return typer.BadParameter(text, ctx=error.ctx, param_hint=_name(option, arguments))
@@ -126,6 +130,9 @@ def named(reference: str, option: str) -> FunctionReference:
 def _of_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}")
+    folder = str(path.parent.resolve())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)  # files beside it can be imported, as `python FILE.py` has it
     spec = spec_from_file_location(f"_repl_env_cli_{path.stem}", path)
     assert spec is not None  # a path that ends with .py has one
     module = module_from_spec(spec)

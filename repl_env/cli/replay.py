@@ -93,6 +93,69 @@ def replay(
         _show(loaded, run, show, as_json)
 
 
+# `repl-env samples RUN...`: the turns of recorded runs as training samples.
+
+SamplesFile: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--out",
+        "-o",
+        metavar="FILE",
+        help="The file to write.",
+        rich_help_panel=OUTPUT,
+        show_default="standard output",
+    ),
+]
+Masked: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--masked",
+        help='Write samples that should not be trained on, too; they have "masked": true.',
+        rich_help_panel=OUTPUT,
+    ),
+]
+
+
+def samples(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN...", help="Trajectory files, or folders of these.", show_default=False
+        ),
+    ],
+    out: SamplesFile = None,
+    masked: Masked = False,
+) -> None:
+    """Write each turn of recorded runs as a training sample: one JSON object in each line.
+
+    "prompt" and "completion" are lists of messages, as conversational trainers take them; "reward"
+    is that of the whole run. docs/trajectories.md describes the other fields.
+    """
+    found = [sample for path in _trajectories(runs) for sample in _loaded(path).samples()]
+    kept = [sample for sample in found if masked or not sample["masked"]]
+    text = "".join(f"{json.dumps(sample)}\n" for sample in kept)
+    if out is None:
+        typer.echo(text, nl=False)
+    else:
+        try:
+            out.write_text(text, encoding="utf-8")
+        except OSError as error:
+            message = f"{out}: {error.strerror or error}"
+            raise typer.BadParameter(message, param_hint="--out") from error
+    left_out = len(found) - len(kept)
+    also = f"; {left_out} masked ones left out (--masked)" if left_out else ""
+    typer.echo(f"{len(kept)} samples{also}", err=True)
+
+
+def _trajectories(given: list[Path]) -> Iterator[Path]:
+    """Yield the files, and those in the folders, in the order of their names."""
+    for path in given:
+        inside = sorted(path.glob("**/*.jsonl")) if path.is_dir() else [path]
+        if not inside:
+            raise typer.BadParameter(f"{path}: there is no trajectory (*.jsonl) in it")
+        yield from inside
+
+
 def _loaded(path: Path) -> Trajectory:
     from repl_env.rlm.trajectory import Trajectory
 

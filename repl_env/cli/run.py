@@ -102,6 +102,13 @@ class Blocks(StrEnum):
     UNTIL_ERROR = "until_error"
 
 
+class PromptForm(StrEnum):
+    """The form of a model's instructions."""
+
+    FULL = "full"
+    SHORT = "short"
+
+
 SubModel: TypeAlias = Annotated[
     str | None,
     typer.Option(
@@ -141,11 +148,86 @@ BlocksOption: TypeAlias = Annotated[
 ]
 
 
+PromptsOption: TypeAlias = Annotated[
+    PromptForm,
+    typer.Option(
+        "--prompts",
+        metavar="FORM",
+        help="Instructions of the model: full, or short for models below a billion parameters.",
+        rich_help_panel=MODEL,
+    ),
+]
+ExamplesFile: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--examples",
+        metavar="FILE",
+        help="Conversations before the question, for few-shot prompting: a JSON list of lists of "
+        'messages, or one list or {"messages": list} in each line.',
+        rich_help_panel=MODEL,
+    ),
+]
+Prefix: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--prefix",
+        metavar="TEXT",
+        help="The beginning of each reply, which the model goes on from; \\n is a new line.",
+        rich_help_panel=MODEL,
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptOptions:
+    """The prompt of runs."""
+
+    prompts: PromptsOption = PromptForm.FULL
+    examples: ExamplesFile = None
+    prefix: Prefix = None
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments of `RLM` that are given.
+
+        Raises:
+            typer.BadParameter: the file of examples cannot be read, or has none.
+        """
+        given = {
+            "prompts": None if self.prompts is PromptForm.FULL else self.prompts.value,
+            "examples": None if self.examples is None else _examples(self.examples),
+            "prefix": None if self.prefix is None else self.prefix.replace("\\n", "\n"),
+        }
+        return {name: value for name, value in given.items() if value is not None}
+
+
+def _examples(path: Path) -> Any:
+    from repl_env.rlm.config import checked_examples
+
+    try:
+        text = read_regular_text(path)
+        try:
+            found = json.loads(text)
+        except ValueError:  # a conversation in each line
+            found = [json.loads(line) for line in text.splitlines() if line.strip()]
+        found = [found] if isinstance(found, dict) else found
+        conversations = [
+            each["messages"] if isinstance(each, dict) and "messages" in each else each
+            for each in found
+        ]
+        return checked_examples(conversations)
+    except OSError as error:
+        problem = error.strerror or str(error)
+    except (TypeError, ValueError, RecursionError, KeyError) as error:
+        problem = str(error)
+    raise typer.BadParameter(f"{path}: {problem}", param_hint="--examples")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
     """The options of runs beside their model."""
 
     sub_model: SubModel = None
+    prompt: PromptOptions = field(default_factory=PromptOptions)
     max_depth: MaxDepth = 2
     max_iterations: MaxIterations = 30
     blocks: BlocksOption = Blocks.ALL
@@ -161,6 +243,11 @@ class RunOptions:
             "max_depth": self.max_depth,
             "blocks": self.blocks.value,
         }
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The arguments of `RLM` that an answer depends on, as JSON."""
+        return {**self.bounds, **self.prompt.arguments()}
 
     def session_limits(self) -> Limits:
         """Return the limits of sessions, whose calls of the host may take as long as a run.
@@ -180,7 +267,7 @@ class RunOptions:
                 in dollars lacks a price.
         """
         arguments: dict[str, Any] = {
-            **self.bounds,
+            **self.settings,
             "budget": self.budget.budget(),
             "prices": self.budget.prices(),
             **self.session.arguments(),

@@ -307,6 +307,8 @@ def _totals(summary: Summary) -> Iterator[tuple[str, str]]:
         yield "tokens", tokens + (estimated if summary.estimated_tokens else "")
         yield "runs below the root", f"{summary.children:,}"
         yield "cost", _cost(summary)
+    if summary.epoch_deviation is not None:
+        yield "standard deviation of epochs", f"{summary.epoch_deviation:.4f}"
     yield "seconds for a task", _seconds(summary)
     yield "masked by failures of infrastructure", _masked(summary)
     yield "not run", f"{summary.not_run:,}" if summary.not_run else ""

@@ -59,7 +59,7 @@ class REPLEnvironment(DisplayedByRepr, EnvironmentAttributes):
     ```
     The positional arguments are OpenEnv's. Sessions come from `sandbox`, or from one that equal
     environments share and that the first reset starts with `isolation`, `require`, `image`,
-    `runtime`, `limits`, `policy` and `preload` (see `repl_sandbox.Sandbox`).
+    `runtime`, `limits`, `policy`, `preload` and `history` (see `repl_sandbox.Sandbox`).
 
     Args:
         context: the default context of a reset.
@@ -112,6 +112,7 @@ class REPLEnvironment(DisplayedByRepr, EnvironmentAttributes):
         limits: Limits | None = None,
         policy: Policy | None = None,
         preload: Sequence[str] = (),
+        history: int = 0,
         tools: Mapping[str, UserFunction] | None = None,
         budget: Budget | None = None,
         prices: Mapping[str, Price] | None = None,
@@ -317,18 +318,17 @@ class REPLEnvironment(DisplayedByRepr, EnvironmentAttributes):
     def rollback(self, cells: int = 1) -> tuple[str, ...]:
         """Undo the last `cells` cells: variables and files return to their state before them.
 
-        The episode does not go back: its steps, costs, rewards and answer stay. The sandbox must
-        keep so many earlier states (`Sandbox(history=)`). Returns descriptions of what could not be
+        The episode does not go back: its steps, costs, rewards and answer stay. The environment
+        must keep so many earlier states (`history=`). Returns descriptions of what could not be
         restored, such as open sockets.
         ```python
-        with Sandbox(history=2) as sandbox:
-            environment = REPLEnvironment(sandbox=sandbox)
-            environment.reset(context="a b c")
-            environment.step(REPLAction(code="words = context.split()"))
-            environment.step(REPLAction(code="del words"))
-            environment.rollback()
-            print("words" in environment.variables)  # True
-            environment.close()
+        environment = REPLEnvironment(history=2)
+        environment.reset(context="a b c")
+        environment.step(REPLAction(code="words = context.split()"))
+        environment.step(REPLAction(code="del words"))
+        environment.rollback()
+        print("words" in environment.variables)  # True
+        environment.close()
         ```
         Raises:
             NotReset: no episode has begun.

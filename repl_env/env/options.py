@@ -105,6 +105,7 @@ class ConstructorOptions(EnvironmentOptions):
     limits: Limits | None = None
     policy: Policy | None = None
     preload: Sequence[str] = ()
+    history: int = 0
     budget: Budget | None = None
     prices: Mapping[str, Price] | None = None
     transform: Transform[REPLObservation] | None = None
@@ -287,5 +288,6 @@ def _sandbox_provider(options: ConstructorOptions) -> SandboxProvider:
         options.policy,
         options.image,
         options.runtime,
+        options.history,
     )
     return SandboxProvider(options.sandbox, settings)

@@ -35,7 +35,7 @@ class SandboxSettings:
     policy: Policy | None = None
     recovery: RecoveryMode = "snapshot"
     ready: int = 0
-    history: int = 0  # no episode rolls a cell back; each kept snapshot would be another copy
+    history: int = 0  # few episodes roll a cell back, and each kept snapshot is another process
     fair_share: bool = False
     mounts: tuple[tuple[str, str], ...] = ()  # pairs of a path inside and a path on the host
     image: str | None = None
@@ -52,6 +52,7 @@ class SandboxSettings:
         policy: Policy | None = None,
         image: str | None = None,
         runtime: str | None = None,
+        history: int = 0,
     ) -> SandboxSettings:
         """Return settings from the arguments of a caller.
 
@@ -66,7 +67,13 @@ class SandboxSettings:
         if policy is not None:
             of_public_kind(policy, Policy, "policy")
         options.check_policy(policy)
-        return cls(isolation, require, limits, modules, policy, image=image, runtime=runtime)
+        options.check_snapshots("snapshot", history)
+        return cls(
+            *(isolation, require, limits, modules, policy),
+            image=image,
+            runtime=runtime,
+            history=history,
+        )
 
     def arguments(self) -> dict[str, Any]:
         """The arguments for a new sandbox."""
@@ -146,7 +153,7 @@ class SandboxProvider:
             of_public_kind(self.given, Sandbox, "sandbox")
         if self.settings != SandboxSettings():
             raise TypeError(
-                "sandbox goes without isolation, require, image, limits, policy and preload: "
+                "sandbox goes without isolation, require, image, limits, policy, preload and history: "
                 "it has its own"
             )
 

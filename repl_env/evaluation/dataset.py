@@ -10,7 +10,7 @@ import math
 import os
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
@@ -80,6 +80,8 @@ class DatasetEntry:
 
     `digest` is of the line, and of the context file if it names one. `kind` is what its metadata
     say under that name, if that is text; `task` has the other facts that results are grouped by.
+    `epoch` counts the times that the task runs, from 1; from the second on, `id` ends with "#2" and
+    so on.
     """
 
     id: str
@@ -90,6 +92,7 @@ class DatasetEntry:
     rubric: str | None
     kind: str | None
     task: TaskNote
+    epoch: int = 1
 
 
 @set_module("repl_env.evaluation")
@@ -127,8 +130,10 @@ class Dataset(Displayed):
 
 
 @set_module("repl_env.evaluation")
-def read_dataset(path: str | os.PathLike[str], limit: int | None = None) -> Dataset:
-    """Check a dataset; with `limit` only its first tasks.
+def read_dataset(
+    path: str | os.PathLike[str], limit: int | None = None, *, epochs: int = 1
+) -> Dataset:
+    """Check a dataset; with `limit` only its first tasks, with `epochs` each of them so many times.
 
     Each line is `{"id", "question", "context" | "context_file", "answer"}`; "task_id",
     "task_prompt" and "expected_answer", the names of a reset, mean the same as "id", "question" and
@@ -150,7 +155,23 @@ def read_dataset(path: str | os.PathLike[str], limit: int | None = None) -> Data
         raise DatasetError(f"{path}: {error.strerror or error}") from error
     if not entries:
         raise DatasetError(f"{path}: there is no task in it")
-    return Dataset(path, entries)
+    return Dataset(path, _repeated(path, entries, at_least(epochs, 1, "epochs")))
+
+
+def _repeated(
+    path: Path, entries: tuple[DatasetEntry, ...], epochs: int
+) -> tuple[DatasetEntry, ...]:
+    """Return all entries of the first epoch, then those of the second, and so on."""
+    names = {entry.id for entry in entries}
+    found = list(entries)
+    for epoch in range(2, epochs + 1):
+        for entry in entries:
+            name = f"{entry.id}#{epoch}"
+            if name in names:
+                clash = f"{entry.id!r} in epoch {epoch}"
+                raise DatasetError(f'{path}: "id" {name!r} is that of {clash}, too')
+            found.append(replace(entry, id=name, epoch=epoch))
+    return tuple(found)
 
 
 def _entries(path: Path, file: BinaryIO) -> Iterator[DatasetEntry]:

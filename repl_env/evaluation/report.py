@@ -293,7 +293,8 @@ class Summary(Displayed):
         tasks: in the dataset, or as many as were asked for.
         not_run: tasks that have not come to an end.
         scores: of all tasks, then by kind, then by split, difficulty and group where tasks have
-            those ("difficulty hard").
+            those ("difficulty hard"), then by epoch if there are several ("epoch 2").
+        epoch_deviation: the standard deviation of the mean scores of the epochs; None with one.
         failures: tasks whose failure was ours. They are no zeros.
         masked_share: of the tasks that ran, the part that an infrastructure failure left unscored.
         error_kinds: what went wrong in tasks that have a score, at their end.
@@ -307,6 +308,7 @@ class Summary(Displayed):
     not_run: int
     gave_up: bool
     scores: tuple[Scores, ...]
+    epoch_deviation: float | None
     failures: tuple[FailureCount, ...]
     masked_share: float
     error_kinds: dict[str, int]
@@ -340,14 +342,18 @@ def summarize_results(results: Sequence[Result]) -> Summary:
 def _summary(
     results: Sequence[Result], tasks: int, entries: Iterable[DatasetEntry], *, gave_up: bool
 ) -> Summary:
+    entries = list(entries)
     scored = [result for result in results if result.score is not None]
+    scores, epochs = _grouped(scored, entries), _by_epoch(scored, entries)
+    means = [each.mean for each in epochs if each.mean is not None]
     spent = [result.spent for result in results]
     return Summary(
         tasks=tasks,
         scored=len(scored),
         not_run=tasks - len(results),
         gave_up=gave_up,
-        scores=_grouped(scored, entries),
+        scores=(*scores, *epochs),
+        epoch_deviation=stdev(means) if len(means) > 1 else None,
         failures=tuple(
             FailureCount(result.id, result.error_kind or "unknown", result.error)
             for result in results
@@ -378,29 +384,53 @@ def _share(results: Sequence[Result]) -> float:
 _FACTS = ("split", "difficulty", "group")
 
 
-def _grouped(scored: Sequence[Result], entries: Iterable[DatasetEntry]) -> tuple[Scores, ...]:
-    found = [_scores("all", scored), *_by("", {each.id: each.kind for each in scored}, scored)]
+def _grouped(scored: Sequence[Result], entries: Sequence[DatasetEntry]) -> list[Scores]:
+    lines = {entry.id: entry.line for entry in entries}
+    kinds = {each.id: each.kind for each in scored}
+    found = [_scores("all", scored, lines), *_by("", kinds, scored, lines)]
     for fact in _FACTS:
         names_by_id = {entry.id: getattr(entry.task, fact) for entry in entries}
-        found += _by(f"{fact} ", names_by_id, scored)
-    return tuple(found)
+        found += _by(f"{fact} ", names_by_id, scored, lines)
+    return found
+
+
+def _by_epoch(scored: Sequence[Result], entries: Sequence[DatasetEntry]) -> list[Scores]:
+    """The scores of each epoch, if there are several."""
+    epochs = {entry.id: f"{entry.epoch}" for entry in entries}
+    last = max((entry.epoch for entry in entries), default=1)
+    return sorted(_by("epoch ", epochs, scored, {}), key=_number) if last > 1 else []
+
+
+def _number(scores: Scores) -> int:
+    return int(scores.name.rpartition(" ")[2])
 
 
 def _by(
-    prefix: str, names_by_id: Mapping[str, str | None], scored: Sequence[Result]
+    prefix: str,
+    names_by_id: Mapping[str, str | None],
+    scored: Sequence[Result],
+    lines: Mapping[str, int],
 ) -> Iterator[Scores]:
     """The scores of each name; `names_by_id` has the names by the ids of results."""
     names = sorted({name for each in scored if (name := names_by_id.get(each.id)) is not None})
     for name in names:
-        yield _scores(
-            f"{prefix}{name}", [each for each in scored if names_by_id.get(each.id) == name]
-        )
+        group = [each for each in scored if names_by_id.get(each.id) == name]
+        yield _scores(f"{prefix}{name}", group, lines)
 
 
-def _scores(name: str, group: Iterable[Result]) -> Scores:
-    found = [result.score for result in group if result.score is not None]
-    low, high = interval(found) or (None, None)
-    return Scores(name, len(found), fmean(found) if found else None, low, high)
+def _scores(name: str, group: Iterable[Result], lines: Mapping[str, int]) -> Scores:
+    """The scores of a group; `lines` has the task of each result, by id.
+
+    Scores of one task in several epochs are no independent ones: the interval is that of the means
+    of tasks.
+    """
+    by_task: dict[str | int, list[float]] = {}
+    for result in group:
+        if result.score is not None:
+            by_task.setdefault(lines.get(result.id, result.id), []).append(result.score)
+    scores = [score for each in by_task.values() for score in each]
+    low, high = interval([fmean(each) for each in by_task.values()]) or (None, None)
+    return Scores(name, len(scores), fmean(scores) if scores else None, low, high)
 
 
 def _counted(names: Iterable[str | None]) -> dict[str, int]:

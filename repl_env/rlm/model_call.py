@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
@@ -205,8 +205,8 @@ class FailureStreak:
     def _begin(self) -> None:
         self._failed: list[str] = []  # the kinds of the exceptions
         self._last = ""
-        self._without_code = 0
-        self._ran_code = True
+        self._without_code: list[Completion] = []  # replies without code, the last ones
+        self._reply: Completion | None = None  # of a turn that has not run code so far
 
     def feed(self, event: AnyEvent) -> None:
         """Take in an event; those of child runs are ignored."""
@@ -216,10 +216,12 @@ class FailureStreak:
             case RunStarted():
                 self._begin()
             case ModelReplied():
-                self._without_code = 0 if self._ran_code else self._without_code + 1
-                self._ran_code = False
+                if self._reply is not None:
+                    self._without_code.append(self._reply)
+                self._reply = event.completion
             case CellRan():
-                self._ran_code, self._without_code = True, 0
+                self._reply = None
+                self._without_code.clear()
                 self._cell_ran(event)
 
     def _cell_ran(self, event: CellRan) -> None:
@@ -233,15 +235,25 @@ class FailureStreak:
 
     def __str__(self) -> str:
         """A phrase, such as "the last 3 cells raised NameError: …"; "" if the last cell worked."""
-        without_code = self._without_code + (not self._ran_code)
-        if without_code:
-            return f"the last {_several(without_code, 'turn')} ran no code"
+        if self._reply is not None:
+            return _about_replies([*self._without_code, self._reply])
         if not self._failed:
             return ""
         cells = _several(len(self._failed), "cell")
         if len(set(self._failed)) == 1:
             return f"the last {cells} raised {self._last}"
         return f"the last {cells} failed, the last of them with {self._last}"
+
+
+def _about_replies(replies: Sequence[Completion]) -> str:
+    """Return a phrase about the last replies, none of which had code that ran."""
+    text = f"the last {_several(len(replies), 'turn')} ran no code"
+    if not all(reply.truncated for reply in replies):
+        return text
+    most = max(reply.usage.output_tokens or 0 for reply in replies)
+    at = f" at {most:,} tokens" if most else ""
+    which = "its reply was" if len(replies) == 1 else "all of their replies were"
+    return f"{text}: {which} cut{at}, the limit of a reply (max_tokens, --max-tokens)"
 
 
 def _several(count: int, noun: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 
 from repl_env.cli import options as limits
-from repl_env.cli.model_options import ModelOptions, budget_from, llm_from
+from repl_env.cli.model_options import ModelOptions, SamplingOptions, budget_from, llm_from
 from repl_env.cli.options import (
+    MODEL,
     Isolation,
     LanguageName,
     Require,
@@ -56,12 +57,12 @@ def episodes_of_variables(variables: Mapping[str, str] | None = None) -> Environ
     """
     found = os.environ if variables is None else variables
     given: dict[str, Any] = {
-        field: found[name] for name, field in _TEXTS.items() if found.get(name)
+        option: found[name] for name, option in _TEXTS.items() if found.get(name)
     }
-    for name, field in _COUNTS.items():
+    for name, option in _COUNTS.items():
         if text := found.get(name):
-            given[field] = _count(name, text)
-            _check(name, **{field: given[field]})
+            given[option] = _count(name, text)
+            _check(name, **{option: given[option]})
     return EnvironmentSettings(**given)
 
 
@@ -293,7 +294,7 @@ class ServerIsolationOptions:
 # Options of `repl-env serve`: capacity, models, quotas and logging.
 
 _CAPACITY = "Capacity and time-outs"
-_MODELS = "Models for sub-calls"
+_MODELS = MODEL  # for sub-calls
 _STORAGE = "Quotas, sizes and logging"
 
 
@@ -374,6 +375,7 @@ class SubcallOptions:
             metavar="NAME",
         ),
     ] = None
+    sampling: SamplingOptions = field(default_factory=SamplingOptions)
     budget_calls: Annotated[
         int, option("--budget-calls", _MODELS, "Maximum number of sub-calls of a session.")
     ] = 200
@@ -625,7 +627,7 @@ def _subcalls(options: SubcallOptions) -> dict[str, Any]:
         raise typer.BadParameter(str(error)) from error
     return {
         "llm_urls": tuple(options.llm_url or ()),
-        "llm": _own_model(options.model, options.base_url, options.api_key_env),
+        "llm": _own_model(options),
         "budget": budget_from(options.budget_calls, options.budget_tokens, None, None),
         "episodes": replace(episodes, max_concurrent_subcalls=options.max_concurrent_subcalls),
     }
@@ -647,10 +649,12 @@ def _storage(options: StorageOptions, access: ServerAccessOptions) -> dict[str, 
     }
 
 
-def _own_model(model: str | None, base_url: str | None, api_key_env: str | None) -> LLM | None:
+def _own_model(options: SubcallOptions) -> LLM | None:
     """The operator's model for sub-calls, or None."""
-    if model is not None:
-        return llm_from(ModelOptions(model, base_url, api_key_env), os.environ)
+    base_url, api_key_env = options.base_url, options.api_key_env
+    if options.model is not None:
+        model = ModelOptions(options.model, base_url, api_key_env, options.sampling)
+        return llm_from(model, os.environ)
     for option, value in (("--base-url", base_url), ("--api-key-env", api_key_env)):
         if value:
             raise typer.BadParameter(f"{value!r} needs --model", param_hint=option)

@@ -256,8 +256,8 @@ class Recovery:
             )
         if cells > self._snapshots:
             raise ValueError(
-                f"n={cells}, but the session keeps {self._snapshots} earlier states; use "
-                f"Sandbox(history={cells})"
+                f"n={cells}, but the session keeps {self._snapshots} earlier states; give the "
+                f"sandbox or the environment history={cells}"
             )
 
     def _activate_snapshot(

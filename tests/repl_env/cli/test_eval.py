@@ -9,10 +9,12 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from statistics import stdev
 from typing import Any
 
 import pytest
 
+from repl_env.evaluation.report import interval
 from repl_env.tasks.generators import KINDS, make_task
 from tests.repl_env.cli.calls import Call, Done, caller
 from tests.test_imports import loaded_by
@@ -212,6 +214,32 @@ def test_a_finished_evaluation_calls_no_model_again(
     assert len(results(out)) == 200
     assert evaluate(*arguments, "--fresh").returncode == 0
     assert len(results(out)) == 200
+
+
+def test_epochs_are_scored_each_and_together_and_can_be_raised(
+    evaluate: Call, tmp_path: Path
+) -> None:
+    # Task 0 is right in each epoch, task 1 in the first alone.
+    (tmp_path / "again.py").write_text(
+        "def answer(task):\n    first, _, epoch = task.id.partition('#')\n"
+        "    return task.answer if '000000' in task.id or not epoch else 'wrong'\n"
+    )
+    solver = ["--solver", f"{tmp_path}/again.py:answer", "--limit", "2"]
+    solver += ["--out", str(tmp_path / "epochs.jsonl")]
+    one = table(evaluate(*solver, "--json"))
+    assert (one["tasks"], one["epoch_deviation"]) == (2, None)
+    assert [row["name"] for row in one["scores"] if "epoch" in row["name"]] == []
+
+    three = evaluate(*solver, "--epochs", "3", "--json")
+    assert "results of 2 of 6 tasks; 4 tasks to run" in three.stderr
+    found = table(three)
+    rows = {row["name"]: row for row in found["scores"]}
+    assert [rows[f"epoch {n}"]["mean"] for n in (1, 2, 3)] == [1.0, 0.5, 0.5]
+    assert (rows["all"]["n"], rows["all"]["mean"]) == (6, pytest.approx(4 / 6))
+    # Six scores of two tasks say no more about other tasks than two means do.
+    assert (rows["all"]["low"], rows["all"]["high"]) == interval([1.0, 1 / 3])
+    assert found["epoch_deviation"] == pytest.approx(stdev([1.0, 0.5, 0.5]))
+    assert "standard deviation of epochs" in evaluate(*solver, "--epochs", "3").stdout
 
 
 def test_a_limit_can_be_raised(evaluate: Call, solvers: Path, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from importlib.metadata import EntryPoint
 
 import pytest
@@ -45,6 +46,63 @@ def shown(events, **arguments):
     console = Console(width=120, file=io.StringIO(), highlight=False)
     print_tree(Trajectory.of(events).roots, console=console, **arguments)
     return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+# ── training samples ─────────────────────────────────────────────────────────────────────────────
+
+
+def samples(*arguments):
+    command = EntryPoint("samples", "repl_env.cli.replay:samples", GROUP)
+    environ = {"COLUMNS": "120"}
+    return CliRunner().invoke(build([command]), ["samples", *map(str, arguments)], env=environ)
+
+
+def test_samples_of_files_and_folders_are_lines_of_json(path, tmp_path):
+    folder = tmp_path / "more"
+    (folder / "inner").mkdir(parents=True)
+    write(folder / "inner" / "run.jsonl", account())
+    done = samples(path, folder, "--masked", "-o", tmp_path / "out.jsonl")
+
+    expected = Trajectory.load(path).samples()
+    assert done.exit_code == 0, done.output
+    assert done.stdout == ""
+    lines = (tmp_path / "out.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == json.loads(json.dumps([*expected, *expected]))
+    assert f"{2 * len(expected)} samples" in done.stderr
+
+
+def test_masked_samples_are_left_out_and_counted(tmp_path):
+    events = [
+        replace(each, error_kind="sandbox", ended="truncated")
+        if (each.run, getattr(each, "ended", None)) == ("0.3", "terminated")
+        else each
+        for each in account()
+    ]
+    path = write(tmp_path / "run.jsonl", events)
+    all_samples = Trajectory.load(path).samples()
+    kept = [each for each in all_samples if not each["masked"]]
+    assert len(kept) < len(all_samples)  # or this tests nothing
+
+    done = samples(path)
+    assert [json.loads(line) for line in done.stdout.splitlines()] == json.loads(json.dumps(kept))
+    left_out = len(all_samples) - len(kept)
+    assert f"{len(kept)} samples; {left_out} masked ones left out (--masked)" in done.stderr
+
+
+def test_samples_name_what_cannot_be_read(path, tmp_path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "text").write_text("no trajectory")
+    for given, says in (
+        (tmp_path / "none", "none: No such file"),
+        (tmp_path / "empty", "there is no trajectory"),
+        (tmp_path / "text", "no trajectory"),
+    ):
+        done = samples(given)
+        assert (done.exit_code, done.stdout) == (2, "")
+        assert says in " ".join(done.stderr.split())
+    done = samples(path, "-o", tmp_path / "none" / "out.jsonl")
+    assert done.exit_code == 2
+    assert "--out" in done.stderr
 
 
 # ── shown ────────────────────────────────────────────────────────────────────────────────────────

@@ -20,6 +20,7 @@ from tests.repl_env.cli import stand_in_runner
 from tests.waiting import LONG, PATIENCE
 
 ROOT = Path(__file__).parents[3]
+EXAMPLE = [{"role": "user", "content": "1 + 1?"}, {"role": "assistant", "content": "2"}]
 SCRIPT = "def reply(request):\n    return '```repl\\nFINAL(42)\\n```'\n"
 
 
@@ -141,6 +142,8 @@ def test_an_argument_that_the_runner_refuses_is_a_usage_error(ask):
 def test_every_option_reaches_the_runner(ask, script, tmp_path):
     schema = tmp_path / "schema.json"
     schema.write_text("\ufeff" + '{"type": "integer"}', encoding="utf-8")
+    examples = tmp_path / "examples.json"
+    examples.write_text(json.dumps([EXAMPLE]), encoding="utf-8")
     done = ask(
         "answer",
         *("--sub-model", f"script:{script}:reply", "--max-depth", "3", "--max-iterations", "7"),
@@ -149,7 +152,8 @@ def test_every_option_reaches_the_runner(ask, script, tmp_path):
         *("--price", "model:reply=0:0"),
         *("--isolation", "confined", "--require", "confined", "--preload", "json,math"),
         *("--preload", "re", "--timeout", "5", "--memory", "100MiB", "--schema", str(schema)),
-        *("--trajectory", str(tmp_path / "run.jsonl")),
+        *("--trajectory", str(tmp_path / "run.jsonl"), "--prompts", "short"),
+        *("--examples", str(examples), "--prefix", "```repl\\n"),
     )
     given = made().arguments
 
@@ -161,8 +165,26 @@ def test_every_option_reaches_the_runner(ask, script, tmp_path):
     assert given["preload"] == ("json", "math", "re")
     assert (given["limits"].timeout, given["limits"].memory) == (5.0, 100 << 20)
     assert given["trajectory"] == tmp_path / "run.jsonl"
+    assert (given["prompts"], given["prefix"]) == ("short", "```repl\n")
+    assert [list(each) for each in given["examples"]] == [EXAMPLE]
     assert given["sub_model"].name == "model:reply"
     assert made().asked["answer_schema"] == {"type": "integer"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        json.dumps([EXAMPLE, EXAMPLE]),
+        "\n".join([json.dumps({"messages": EXAMPLE})] * 2),
+        "\n".join([json.dumps(EXAMPLE)] * 2) + "\n\n",
+        json.dumps([{"messages": EXAMPLE}] * 2),
+    ],
+    ids=["lists", "lines of objects", "lines of lists", "objects"],
+)
+def test_examples_are_read_in_each_form(ask, tmp_path, text):
+    (tmp_path / "examples").write_text(text)
+    assert ask("answer", "--examples", str(tmp_path / "examples")).exit_code == 0
+    assert [list(each) for each in made().arguments["examples"]] == [EXAMPLE, EXAMPLE]
 
 
 def test_one_context_is_called_context_and_several_have_the_names_of_their_files(ask, tmp_path):
@@ -217,11 +239,22 @@ def test_standard_input_that_is_no_text_stays_bytes(ask):
         (["--budget-usd", "-1"], "--budget-usd: '-1.0' must be"),
         (["--memory", "much"], "memory='much'"),
         (["--blocks", "some"], "some"),
+        (["--prompts", "tiny"], "tiny"),
+        (["--examples", "no-such-file"], "no-such-file: No such file"),
+        (["--examples", "{tmp}/model.py"], "model.py: Expecting value"),
+        (["--examples", "{tmp}/no-role.json"], "no-role.json: examples[0]"),
+        (["--examples", "{tmp}/number.json"], "number.json: "),
+        (["--examples", "{tmp}/deep.json"], "deep.json: "),
+        (["--temperature", "-1"], "temperature"),
+        (["--max-tokens", "0"], "max-tokens"),
+        (["--seed", "7"], "a script samples by itself, and takes no seed"),
         (["--max-depth", "0"], "max-depth"),
     ],
 )
 def test_bad_arguments_are_usage_errors_that_name_them(ask, tmp_path, arguments, says):
     (tmp_path / "deep.json").write_text("[" * 200_000)
+    (tmp_path / "no-role.json").write_text('[[{"content": "x"}]]')
+    (tmp_path / "number.json").write_text("7")
     done = ask("answer", *(one.replace("{tmp}", str(tmp_path)) for one in arguments))
 
     assert done.exit_code == 2, done.output
@@ -263,6 +296,29 @@ def real(script, *arguments):
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+def test_a_run_whose_replies_were_all_cut_says_so(script):
+    script.write_text(
+        "from repl_env.llm.base import Completion, ModelUsage\n\ndef reply(request):\n"
+        "    return Completion('so far', ModelUsage(output_tokens=96), finish_reason='length')\n"
+    )
+    with real(script, "--max-iterations", "2") as child:
+        out, err = child.communicate(timeout=LONG)
+
+    assert out == "so far\n"
+    assert (
+        "the last 3 turns ran no code: all of their replies were cut at 96 tokens, the limit of a "
+        "reply (max_tokens, --max-tokens)" in err
+    )
+
+
+def test_a_missing_model_says_what_there_is(script):
+    command = [sys.executable, "-m", "repl_env", "run", "?"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=script.parent)
+
+    assert done.returncode == 2
+    assert "--model: it is missing. The model: NAME at --base-url" in " ".join(done.stderr.split())
 
 
 @pytest.mark.parametrize("kind", ["def", "async def"])

@@ -35,6 +35,21 @@ def test_tasks_are_loaded_in_their_order(tmp_path: Path) -> None:
     assert [entry.kind for entry in dataset.entries] == [None, "n"]
 
 
+def test_each_epoch_has_all_tasks_under_their_own_ids(tmp_path: Path) -> None:
+    dataset = read_dataset(written(tmp_path, GOOD, {**GOOD, "id": "b"}), epochs=3)
+    ids = [(entry.id, entry.epoch) for entry in dataset.entries]
+    assert ids == [("a", 1), ("b", 1), ("a#2", 2), ("b#2", 2), ("a#3", 3), ("b#3", 3)]
+    last = dataset.load(dataset.entries[-1])
+    assert (last.id, last.question) == ("b#3", "How many?")
+
+    clashing = written(tmp_path, GOOD, {**GOOD, "id": "a#2"})
+    assert len(read_dataset(clashing).entries) == 2
+    with pytest.raises(DatasetError, match="\"id\" 'a#2' is that of 'a' in epoch 2, too"):
+        read_dataset(clashing, epochs=2)
+    with pytest.raises(ValueError, match="epochs must be at least 1"):
+        read_dataset(clashing, epochs=0)
+
+
 def test_the_facts_of_a_task_are_those_of_its_metadata(tmp_path: Path) -> None:
     told = {"split": "test", "difficulty": 3, "group": ["odd"], "group_id": "g1", "name": "x"}
     dataset = read_dataset(written(tmp_path, {**GOOD, "metadata": told}))

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 
 import pytest
 import typer
 
-from repl_env.cli.model_options import ModelOptions, digest_of, llm_from, model_from
+from repl_env.cli.model_options import (
+    ModelOptions,
+    SamplingOptions,
+    digest_of,
+    llm_from,
+    model_from,
+)
 from repl_env.llm import factory
 from repl_env.llm.base import ModelRequest
 from repl_env.llm.spec import OPENAI
@@ -56,6 +63,67 @@ def test_the_token_of_hugging_face_is_not_sent_to_look_alike_hosts():
 def test_a_missing_option_is_named(options, says):
     with pytest.raises(typer.BadParameter, match=says):
         llm_from(options, {})
+
+
+@pytest.mark.parametrize(
+    ("name", "base_url", "limit"),
+    [("gpt-x", None, "max_completion_tokens"), ("m", OWN, "max_tokens")],
+)
+def test_options_of_sampling_reach_the_model(name, base_url, limit):
+    sampling = SamplingOptions(
+        temperature=0.0, top_p=0.5, seed=7, max_tokens=96,
+        model_arg=["top_k=20", 'stop=["a", "b"]', "reasoning_effort=low"],
+    )  # fmt: skip
+    llm = llm_from(ModelOptions(name, base_url, None, sampling), KEYS)
+    assert llm.sampling == {
+        "temperature": 0.0, "top_p": 0.5, "seed": 7, limit: 96,
+        "top_k": 20, "stop": ["a", "b"], "reasoning_effort": "low",
+    }  # fmt: skip
+    assert llm_from(ModelOptions(name, base_url), KEYS).sampling == {}
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (["top_k"], "'top_k' must be K=V"),
+        (["=3"], "'=3' must be K=V"),
+        (["temperature=1"], "temperature is given twice"),
+        (["top_k=1", "top_k=2"], "top_k is given twice"),
+    ],
+)
+def test_a_wrong_argument_of_a_model_is_named(given, says):
+    options = ModelOptions("m", OWN, None, SamplingOptions(temperature=0.5, model_arg=given))
+    with pytest.raises(typer.BadParameter, match=says):
+        llm_from(options, {})
+
+
+def test_a_script_takes_no_options_of_sampling(tmp_path):
+    (tmp_path / "model.py").write_text("def reply(request):\n    return 'x'\n")
+    options = ModelOptions(f"script:{tmp_path}/model.py:reply", sampling=SamplingOptions(seed=1))
+    with pytest.raises(typer.BadParameter, match="a script samples by itself, and takes no seed"):
+        model_from(options, environ={})
+    assert model_from(options, "--sub-model", environ={}).name == "model:reply"
+
+
+def test_a_script_imports_files_beside_it(tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.path", [*sys.path])
+    (tmp_path / "only_beside_it.py").write_text("TEXT = 'beside'\n")
+    file = tmp_path / "model.py"
+    file.write_text(
+        "import only_beside_it\n\ndef reply(request):\n    return only_beside_it.TEXT\n"
+    )
+    model = model_from(ModelOptions(f"script:{file}:reply"), environ={})
+    request = ModelRequest(messages=[{"role": "user", "content": "hi"}])
+    assert asyncio.run(model.complete(request)).text == "beside"
+
+
+@pytest.mark.parametrize(
+    ("model", "says"),
+    [("./no-such-folder", "there is no such folder"), ("{tmp}", "no config.json in it")],
+)
+def test_a_folder_without_a_model_is_an_error(tmp_path, model, says):
+    with pytest.raises(typer.BadParameter, match=says):
+        model_from(ModelOptions(model.format(tmp=tmp_path)), environ=KEYS)
 
 
 def test_an_endpoint_is_made_of_the_options(monkeypatch):
