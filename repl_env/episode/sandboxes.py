@@ -153,8 +153,8 @@ class SandboxProvider:
             of_public_kind(self.given, Sandbox, "sandbox")
         if self.settings != SandboxSettings():
             raise TypeError(
-                "sandbox goes without isolation, require, image, limits, policy, preload and history: "
-                "it has its own"
+                "sandbox goes without isolation, require, image, limits, policy, preload and "
+                "history: it has its own"
             )
 
     @property

@@ -73,7 +73,7 @@ def run_worker(
         if rollback is not None:
             resources = rollback.resources()
             if jail.home:
-                resources.protect(os.path.dirname(jail.home))
+                resources.protection(os.path.dirname(jail.home))()
         # The worker's report on its isolation, before any code of the session runs and could forge
         # it.
         os.write(control_fd, control.findings(jail.findings))

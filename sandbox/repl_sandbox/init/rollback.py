@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
@@ -13,9 +14,10 @@ from typing import NamedTuple
 from ..jail import landlock, processes, rlimits, session_directory
 from ..jail.steps import Jail
 from ..native import forks
+from ..native.library import SyscallBatch
 from ..protocol.control import BRANCHED, COMMAND, KEEP, WAKE_SIGNAL
 from ..worker.snapshot_table import Row, SnapshotTable
-from ..worker.snapshots import SnapshotResources
+from ..worker.snapshots import Protect, SnapshotResources
 from . import files
 from .snapshot_channel import SnapshotChannel
 from .workspace import WorkspaceSnapshots
@@ -74,30 +76,65 @@ def _owner(child: int, owners: Mapping[int, int]) -> int | None:
 # session's. Does not cover: attributes (chmod, utime), and mappings and descriptors that are
 # there already.
 
+_LONGEST_PATH = 4096
 UNPROTECTED = (
     "write protection: paths of the session that this branch was made of can be written here"
 )
 
 
-def protect(own: str, common: Sequence[str]) -> list[str]:
-    """Keep this process, which must have one thread, and all that it forks from changing files that
-    are not of the branch with directory `own`.
+class WriteProtection:
+    """What keeps the branches of one worker from changing files that are not their own.
 
-    But for directories `common` to all branches in which there is nothing. Returns a sentence if
-    that is not possible: too many rulesets are in force already, or the kernel has none.
+    But for the directories `common` to all branches in which there is nothing. The system calls are
+    laid out once for all branches: each page that a branch writes to, or its worker after it,
+    is a copy more.
     """
-    try:
+
+    def __init__(self, common: Sequence[str]) -> None:
+        self._common = common
+        self._own = ctypes.create_string_buffer(_LONGEST_PATH)  # of the next branch
+        self._batches: dict[tuple[str, ...], SyscallBatch] = {}  # by the empty directories
+
+    def of(self, own: str) -> Protect:
+        """Return a function that restricts its process, which must have one thread, and all that it
+        forks, to the branch with directory `own`.
+
+        The function returns a sentence if that is not possible: too many rulesets are in force
+        already, or the kernel has none. It has to be called before the next one is made.
+        """
+        try:
+            if not session_directory.is_protected(own):
+                return _unprotected
+            for path in (own, *self._common):
+                with suppress(FileExistsError):
+                    os.mkdir(path, 0o700)
+            empty = tuple(path for path in self._common if not _has_content(path))
+            batch = self._batches.get(empty) or self._laid_out(empty)
+            self._own.value = os.fsencode(own)
+        except (OSError, ValueError):
+            return _unprotected
+        return partial(_run, batch)
+
+    def _laid_out(self, empty: tuple[str, ...]) -> SyscallBatch:
         abi = landlock.kernel_abi()
-        if not abi or not session_directory.is_protected(own):
-            return [UNPROTECTED]
-        for path in (own, *common):
-            with suppress(FileExistsError):
-                os.mkdir(path, 0o700)
-        empty = tuple(path for path in common if not _has_content(path))
-        landlock.restrict(landlock.of_changes(landlock.of_branch(own, empty), abi))
+        if not abi:
+            raise OSError("the kernel has no Landlock")
+        plan = landlock.of_changes(landlock.of_branch(empty), abi)
+        rows = landlock.restrict_rows(plan, [(self._own, landlock.OWN)])
+        self._batches[empty] = batch = SyscallBatch([("Landlock", rows)])
+        return batch
+
+
+def _run(batch: SyscallBatch) -> list[str]:
+    try:
+        batch.run()
     except OSError:
         return [UNPROTECTED]
     return []
+
+
+def _unprotected() -> list[str]:
+    return [UNPROTECTED]
 
 
 def _has_content(folder: str) -> bool:
@@ -189,19 +226,17 @@ class WorkerRollback:
             files.workspace_path(self.jail),
             files.temporary_path(self.jail),
             session_directory.BRANCH,
-            self._protect,
+            self._protection(),
             forks.fork_beside,
             forks.fork_beside_threads,
             forks.prepare(WAKE_SIGNAL),
             rlimits.SPARE_FILES,
         )
 
-    def _protect(self, folder: str) -> list[str]:
-        """As of `protect`, where the tier protects files at all."""
+    def _protection(self) -> Callable[[str], Protect]:
+        """As of `WriteProtection`, where the tier protects files at all."""
         common = landlock.COMMON.get(self.jail.tier)
-        if common is None:
-            return []
-        return protect(folder, common)
+        return (lambda folder: list) if common is None else WriteProtection(common).of
 
     def forget(self) -> None:
         """Forget all snapshots and the snapshot helper, which are gone."""

@@ -223,12 +223,14 @@ def of_changes(grants: Iterable[Grant], abi: int) -> Plan:
     return Plan(abi, _RulesetAttr(changes, 0, 0), rules, "")
 
 
-def restrict_rows(plan: Plan, more: Iterable[tuple[str, int]] = ()) -> Rows:
+def restrict_rows(
+    plan: Plan, more: Iterable[tuple[str | ctypes.Array[ctypes.c_char], int]] = ()
+) -> Rows:
     """Return the rows that put this thread and its children under `plan`, and check that it holds.
 
     `more`: further rules: paths, and rights as of `FileAccess`, some perhaps unknown to the kernel.
-    Needs `no_new_privs`. Afterwards `was_tried` tells whether a write was refused that permissions
-    alone allow. A successful write is a failure.
+    A path in memory is read when the rows run. Needs `no_new_privs`. Afterwards `was_tried` tells
+    whether a write was refused that permissions alone allow. A successful write is a failure.
     """
     if not plan.abi:
         return
@@ -238,7 +240,8 @@ def restrict_rows(plan: Plan, more: Iterable[tuple[str, int]] = ()) -> Rows:
     for index, (path, files) in enumerate((*plan.rules, *more)):
         rights, opened = slots.rule(index)
         yield Preset(rights, files & handled)
-        yield call("openat", AT_FDCWD, path.encode(), flags, 0, keeps=opened)
+        name = path.encode() if isinstance(path, str) else path
+        yield call("openat", AT_FDCWD, name, flags, 0, keeps=opened)
         yield call("landlock_add_rule", slots.RULESET, _PATH_BENEATH, Address(rights), 0)
         yield call("close", opened)
     yield call("landlock_restrict_self", slots.RULESET, 0)
@@ -390,12 +393,11 @@ CONFINED: Final[tuple[Grant, ...]] = (
 )
 
 
-def of_branch(own: str, common: tuple[str, ...]) -> tuple[Grant, ...]:
-    """Return the rows by which a branch may change files: in its `own` directory, and in `common`
-    ones.
+def of_branch(common: tuple[str, ...]) -> tuple[Grant, ...]:
+    """Return the rows by which a branch may change files that are not its own: those in `common`
+    directories, and devices. It has the rights `OWN` in its own directory.
     """
     return (
-        Grant(own, OWN, "the branch's own"),
         *(Grant(path, OWN, "common to all branches, and empty") for path in common),
         Grant("/dev/pts", WRITE, "terminals, where the session may open them", optional=True),
         *_DEVICES,

@@ -25,7 +25,14 @@ from .imports import MODULES
 from .lost_resources import LostResources
 from .namespace import Namespace
 from .shared_mappings import SharedMapping
-from .snapshots import ALL_SIGNALS, DETACH_SECONDS, SnapshotProcesses, Takeover, has_threads
+from .snapshots import (
+    ALL_SIGNALS,
+    DETACH_SECONDS,
+    Protect,
+    SnapshotProcesses,
+    Takeover,
+    has_threads,
+)
 from .variables import seed
 
 # `BranchFork`: forks of a worker that become branches, each with a session's links of its own.
@@ -76,12 +83,13 @@ class _Inspection(NamedTuple):
 
 class _Prepared(NamedTuple):
     """The worker's preparations for its branch: init's command, the names of what the branch will
-    lack, and its first message.
+    lack, its first message, and its protection of other branches' files.
     """
 
     command: SnapshotCommand
     not_copied: list[str]
     message: bytes
+    protect: Protect
 
 
 # The losses of a snapshot made now, as of `LostResources.predict`.
@@ -181,7 +189,9 @@ class BranchFork(SnapshotProcesses):
         try:
             not_copied = self._directories_in(command.folder).copy()
             restored = Restored(self.cell, (*not_copied, *lost))
-            return _Prepared(command, not_copied, encode(Ready(VERSION)) + encode(restored))
+            message = encode(Ready(VERSION)) + encode(restored)
+            protect = self._resources.protection(command.folder)
+            return _Prepared(command, not_copied, message, protect)
         except BaseException:
             command.close()
             raise
@@ -226,8 +236,11 @@ class BranchFork(SnapshotProcesses):
             # Leave the worker's process group, which its code may kill, before others know of this
             # process.
             _setsid()
-            command = self._read_command(forker, lost) if prepared is None else prepared.command
-            losses = self._resources.protect(command.folder)
+            if prepared is None:
+                command = self._read_command(forker, lost)
+                losses = self._resources.protection(command.folder)()
+            else:
+                command, losses = prepared.command, prepared.protect()
             # By this process: after the report the next command may come, for another branch.
             self._sockets.init_socket.sendall(WORKER_MESSAGE.pack(BRANCHED, _getpid()))
             if prepared is not None and not losses:

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ..protocol.control import (
     HELD_SIGNALS,
@@ -66,16 +66,20 @@ class PostForkWork(NamedTuple):
     blocked: int
 
 
+# Restricts this process; returns descriptions of what it could not protect.
+Protect: TypeAlias = Callable[[], list[str]]
+
+
 @dataclass(frozen=True, slots=True)
 class SnapshotResources:
     """The resources of a session's snapshots, made by its init before the first worker.
 
     `init_socket` connects the worker and the snapshots with init. `history` is the number of
     snapshots besides the current one. The files of `workspace` belong to a snapshot. A branch has
-    a copy of them and of `temporary`, in a directory whose name begins with `branches`; `protect`,
-    of this directory, keeps the process from changing others, or names what it cannot protect. The
-    forks are those of `native/forks.py`; `snapshot_fork` makes most snapshots. A process that
-    takes over may use `spare_files` more descriptors than code.
+    a copy of them and of `temporary`, in a directory whose name begins with `branches`; what
+    `protection` returns for this directory keeps the process that calls it from changing others,
+    or names what it cannot protect. The forks are those of `native/forks.py`; `snapshot_fork` makes
+    most snapshots. A process that takes over may use `spare_files` more descriptors than code.
     """
 
     table: SnapshotTable
@@ -84,7 +88,7 @@ class SnapshotResources:
     workspace: str
     temporary: str
     branches: str
-    protect: Callable[[str], list[str]]
+    protection: Callable[[str], Protect]
     fork_beside: Callable[[], int]
     fork_beside_threads: Callable[[], int]
     snapshot_fork: SnapshotFork
