@@ -17,7 +17,7 @@ from repl_env.cli.model_options import (
     BaseURL,
     KeyVariable,
     ModelOptions,
-    SamplingOptions,
+    SamplingArguments,
     address_of,
     digest_of,
 )
@@ -137,7 +137,7 @@ class EvaluatedSolver:
     model: Model = None
     base_url: BaseURL = None
     api_key_env: KeyVariable = None
-    sampling: SamplingOptions = field(default_factory=SamplingOptions)
+    sampling: SamplingArguments = field(default_factory=SamplingArguments)
     solver: SolverName = None
 
 

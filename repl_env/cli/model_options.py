@@ -366,7 +366,7 @@ ModelArguments: TypeAlias = Annotated[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SamplingOptions:
+class SamplingArguments:
     """How a model samples its replies."""
 
     temperature: Temperature = None
@@ -414,7 +414,7 @@ class ModelOptions:
     model: ModelName
     base_url: BaseURL = None
     api_key_env: KeyVariable = None
-    sampling: SamplingOptions = field(default_factory=SamplingOptions)
+    sampling: SamplingArguments = field(default_factory=SamplingArguments)
 
 
 def model_from(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 
 from repl_env.cli import options as limits
-from repl_env.cli.model_options import ModelOptions, SamplingOptions, budget_from, llm_from
+from repl_env.cli.model_options import ModelOptions, SamplingArguments, budget_from, llm_from
 from repl_env.cli.options import (
     MODEL,
     Isolation,
@@ -375,7 +375,7 @@ class SubcallOptions:
             metavar="NAME",
         ),
     ] = None
-    sampling: SamplingOptions = field(default_factory=SamplingOptions)
+    sampling: SamplingArguments = field(default_factory=SamplingArguments)
     budget_calls: Annotated[
         int, option("--budget-calls", _MODELS, "Maximum number of sub-calls of a session.")
     ] = 200

@@ -101,7 +101,8 @@ async def test_code_that_fails_is_an_error_with_its_traceback(client):
     result = await call(client, "execute", code="print('before')\n1 / 0")
 
     assert result.is_error
-    assert text(result).startswith("before\nZeroDivisionError")
+    assert text(result).startswith("before\nTraceback")
+    assert text(result).endswith("\nZeroDivisionError: division by zero")
     assert "line 2" in text(result)
     assert result.structured_content["metadata"]["error_kind"] == "exception"
 

@@ -10,7 +10,7 @@ import typer
 
 from repl_env.cli.model_options import (
     ModelOptions,
-    SamplingOptions,
+    SamplingArguments,
     digest_of,
     llm_from,
     model_from,
@@ -70,7 +70,7 @@ def test_a_missing_option_is_named(options, says):
     [("gpt-x", None, "max_completion_tokens"), ("m", OWN, "max_tokens")],
 )
 def test_options_of_sampling_reach_the_model(name, base_url, limit):
-    sampling = SamplingOptions(
+    sampling = SamplingArguments(
         temperature=0.0, top_p=0.5, seed=7, max_tokens=96,
         model_arg=["top_k=20", 'stop=["a", "b"]', "reasoning_effort=low"],
     )  # fmt: skip
@@ -92,14 +92,14 @@ def test_options_of_sampling_reach_the_model(name, base_url, limit):
     ],
 )
 def test_a_wrong_argument_of_a_model_is_named(given, says):
-    options = ModelOptions("m", OWN, None, SamplingOptions(temperature=0.5, model_arg=given))
+    options = ModelOptions("m", OWN, None, SamplingArguments(temperature=0.5, model_arg=given))
     with pytest.raises(typer.BadParameter, match=says):
         llm_from(options, {})
 
 
 def test_a_script_takes_no_options_of_sampling(tmp_path):
     (tmp_path / "model.py").write_text("def reply(request):\n    return 'x'\n")
-    options = ModelOptions(f"script:{tmp_path}/model.py:reply", sampling=SamplingOptions(seed=1))
+    options = ModelOptions(f"script:{tmp_path}/model.py:reply", sampling=SamplingArguments(seed=1))
     with pytest.raises(typer.BadParameter, match="a script samples by itself, and takes no seed"):
         model_from(options, environ={})
     assert model_from(options, "--sub-model", environ={}).name == "model:reply"

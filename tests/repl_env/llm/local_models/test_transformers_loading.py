@@ -9,7 +9,7 @@ import pytest
 import torch
 import typer
 
-from repl_env.cli.model_options import ModelOptions, SamplingOptions, model_from
+from repl_env.cli.model_options import ModelOptions, SamplingArguments, model_from
 from repl_env.rlm import TransformersModel
 from tests.repl_env.environment_internals import tokenizer_of, weights_of
 from tests.repl_env.llm.local_models import tiny_model
@@ -113,7 +113,7 @@ def test_no_library_is_loaded_before_a_model_is_made():
 async def test_the_command_line_names_a_folder_with_its_sampling(weights, words, tmp_path):
     weights.save_pretrained(tmp_path)
     words.save_pretrained(tmp_path)
-    sampling = SamplingOptions(
+    sampling = SamplingArguments(
         temperature=0.0, max_tokens=5, model_arg=["device=cpu", "dtype=float32"]
     )
 
@@ -123,6 +123,6 @@ async def test_the_command_line_names_a_folder_with_its_sampling(weights, words,
     assert answer.usage.output_tokens == 5
     await model.close()
 
-    wrong = SamplingOptions(model_arg=["no_such_argument=1"])
+    wrong = SamplingArguments(model_arg=["no_such_argument=1"])
     with pytest.raises(typer.BadParameter, match="no_such_argument"):
         model_from(ModelOptions(str(tmp_path), sampling=wrong), environ={})
