@@ -7,7 +7,14 @@ from contextlib import suppress
 
 import pytest
 
-from repl_env import AsyncLocalREPLEnv, LocalREPLEnv, NotReset, REPLAction, REPLEnvironment
+from repl_env import (
+    AsyncLocalREPLEnv,
+    LocalREPLEnv,
+    NotReset,
+    REPLAction,
+    REPLEnvironment,
+    REPLVectorEnv,
+)
 from repl_sandbox import AsyncSandbox, Sandbox, SandboxError
 
 
@@ -73,3 +80,41 @@ def test_a_session_without_such_a_state_is_left_as_it_is():
             await env.close_async()
 
     asyncio.run(scenario())
+
+
+def test_an_environment_keeps_as_many_states_as_it_is_told():
+    with LocalREPLEnv(history=2) as env:
+        env.reset()
+        for code in ("x = 1", "x = 2", "x = 3"):
+            env.execute(code)
+        env.rollback(2)
+        assert env.execute("x").observation.result.value == "1"
+        with pytest.raises(ValueError, match=r"keeps 2 earlier states; give .* history=3"):
+            env.rollback(3)
+    with REPLVectorEnv(1, history=1) as envs:
+        envs.reset()
+        envs.step(["x = 1"])
+        envs.environments[0].rollback()
+        assert "x" not in envs.environments[0].list_variables()
+
+
+def test_an_environment_keeps_no_state_unless_it_is_told():
+    with LocalREPLEnv() as env:
+        env.reset()
+        env.execute("x = 1")
+        with pytest.raises(ValueError, match=r"keeps 0 earlier states; give .* history=1"):
+            env.rollback()
+        assert env.execute("x").observation.result.value == "1"
+
+
+@pytest.mark.parametrize(
+    ("history", "error"), [(-1, ValueError), ("1", TypeError), (True, TypeError)]
+)
+def test_a_wrong_number_of_states_is_refused(history, error):
+    with pytest.raises(error, match="history must be"):
+        LocalREPLEnv(history=history)
+    with (
+        Sandbox() as sandbox,
+        pytest.raises(TypeError, match="history: it has its own"),
+    ):
+        LocalREPLEnv(sandbox=sandbox, history=1)
