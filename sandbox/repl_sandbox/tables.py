@@ -28,11 +28,13 @@ from typing import Any, Final, Protocol, Self, TypeAlias
 from .types import JSON
 
 # Of the description of a table, which is shown to a model: columns with their types, and characters
-# of the first rows.
+# of the first rows and of a column's name.
 MAX_COLUMNS: Final = 200
 MAX_SHOWN: Final = 4000
+_MAX_NAME = 100
 _ROWS_SHOWN = 10
-_MAX_LINE = 1 << 16
+# Bytes of the line with the description, in which a character may be an escape of six or twelve.
+_MAX_LINE = 1 << 20
 
 
 class TableLike(Protocol):
@@ -89,7 +91,7 @@ class Table:
             "form": form,
             "rows": len(value),
             "width": len(columns),
-            "columns": [[text[:200] for text in column] for column in columns[:MAX_COLUMNS]],
+            "columns": [[text[:_MAX_NAME] for text in each] for each in columns[:MAX_COLUMNS]],
             "shown": _first_rows(value, library)[:MAX_SHOWN],
         }
         return cls.from_bytes(json.dumps(line).encode() + b"\n" + content)

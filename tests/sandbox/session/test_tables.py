@@ -225,13 +225,17 @@ def test_a_table_of_the_host_needs_no_leave_to_import(language: Any) -> None:
         assert own.get("frame") == [{"count": 1}, {"count": 2}, {"count": 3}]
 
 
-def test_the_description_of_a_table_is_bounded() -> None:
-    wide = pandas.DataFrame(numpy.zeros((2, 5_000))).rename(columns=lambda n: f"c{n}" * 100)
+@pytest.mark.parametrize("letter", ["c", "\u00e9", "\U0001f600", "\ud800", '"', "\n"])
+def test_the_description_of_a_table_is_bounded(session: Session, letter: str) -> None:
+    wide = pandas.DataFrame(numpy.zeros((2, 5_000)))
+    wide = wide.set_axis([f"{letter * 300}{n}" for n in range(5_000)], axis=1)
     table = Table.of(wide)
     assert table is not None
     assert table.size == "2 rows x 5000 columns"
     assert len(table.columns) == 200
     assert len(table.shown) <= 4_000
+    session.set("wide", table)
+    assert session.run("wide.shape, len(wide.columns[0])").value == "((2, 5000), 301)"
 
 
 def test_tables_of_pyarrow_arrive_as_they_were(session: Session) -> None:
