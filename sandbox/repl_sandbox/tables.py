@@ -21,6 +21,7 @@ import mmap
 import pickle
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, Final, Protocol, Self, TypeAlias
@@ -213,7 +214,9 @@ _EXACT_TYPES = frozenset(
 def _write_pandas(value: Any) -> tuple[str, bytes]:
     pyarrow: Any = _loaded("pyarrow")  # pandas loads it where it is installed
     if pyarrow is not None and _is_exact_in_arrow(value):
-        return "arrow", _stream(pyarrow, pyarrow.Table.from_pandas(value, nthreads=1))
+        # A text may have a lone surrogate, which Arrow has not.
+        with suppress(UnicodeError, pyarrow.ArrowException):
+            return "arrow", _stream(pyarrow, pyarrow.Table.from_pandas(value, nthreads=1))
     try:
         return "pickle", pickle.dumps(value, protocol=5)
     # Boundary: classes of objects in the table are the caller's.
@@ -305,8 +308,9 @@ def _first_rows(value: Any, library: str) -> str:
 
 
 def _read_pandas(content: memoryview, name: str) -> Any:
-    # Threads of Arrow would be lost with the first snapshot.
-    return _read_pyarrow(content, "Table").to_pandas(use_threads=False)
+    # Without threads, which would be lost with the first snapshot. A copy, because columns may be
+    # memory of Arrow, which pandas 2 cannot write to.
+    return _read_pyarrow(content, "Table").to_pandas(use_threads=False).copy()
 
 
 def _read_polars(content: memoryview, name: str) -> Any:
