@@ -225,7 +225,7 @@ def test_a_table_of_the_host_needs_no_leave_to_import(language: Any) -> None:
         assert own.get("frame") == [{"count": 1}, {"count": 2}, {"count": 3}]
 
 
-@pytest.mark.parametrize("letter", ["c", "\u00e9", "\U0001f600", "\ud800", '"', "\n"])
+@pytest.mark.parametrize("letter", ["c", "\u00e9", "\U0001f600", '"', "\n"])
 def test_the_description_of_a_table_is_bounded(session: Session, letter: str) -> None:
     wide = pandas.DataFrame(numpy.zeros((2, 5_000)))
     wide = wide.set_axis([f"{letter * 300}{n}" for n in range(5_000)], axis=1)
