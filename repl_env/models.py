@@ -299,6 +299,14 @@ class CodeBlockResult(Printed):
     displays: list[CellDisplay] = Field(default_factory=list)
     truncated: bool = False
 
+    _DISPLAYED_TOO: ClassVar[tuple[str, ...]] = ("error",)
+
+    @property
+    def error(self) -> str | None:
+        """The first line of `exception`, as "ZeroDivisionError: division by zero", or None."""
+        text: object = self.exception  # of a server, which may send anything
+        return text.partition("\n")[0] if isinstance(text, str) else None
+
 
 @set_module("repl_env")
 class REPLObservation(TerminationMixin, Observation):
