@@ -396,6 +396,12 @@ class SamplingArguments:
         return found
 
 
+def option_of(argument: str) -> str:
+    """Return the option that gives an argument of sampling."""
+    is_own = argument in SamplingArguments.__dataclass_fields__
+    return f"--{argument.replace('_', '-')}" if is_own else "--model-arg"
+
+
 def _model_argument(given: str) -> tuple[str, Any]:
     name, equals, text = given.partition("=")
     if not equals or not name.isidentifier():

@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 
 from repl_env.cli import options as limits
-from repl_env.cli.model_options import ModelOptions, SamplingArguments, budget_from, llm_from
+from repl_env.cli.model_options import (
+    ModelOptions,
+    SamplingArguments,
+    budget_from,
+    is_folder,
+    llm_from,
+    option_of,
+)
 from repl_env.cli.options import (
     MODEL,
     Isolation,
@@ -653,11 +660,16 @@ def _own_model(options: SubcallOptions) -> LLM | None:
     """The operator's model for sub-calls, or None."""
     base_url, api_key_env = options.base_url, options.api_key_env
     if options.model is not None:
+        if is_folder(options.model):
+            message = "sub-calls of a server need an endpoint: give --base-url, and the name there"
+            raise typer.BadParameter(message, param_hint="--model")
         model = ModelOptions(options.model, base_url, api_key_env, options.sampling)
         return llm_from(model, os.environ)
     for option, value in (("--base-url", base_url), ("--api-key-env", api_key_env)):
         if value:
             raise typer.BadParameter(f"{value!r} needs --model", param_hint=option)
+    for name, value in options.sampling.arguments().items():
+        raise typer.BadParameter(f"{value!r} needs --model", param_hint=option_of(name))
     return None
 
 
