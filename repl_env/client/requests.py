@@ -21,14 +21,20 @@ from repl_env.client.address import optional_seconds
 from repl_env.client.protocol import RequestFrame
 from repl_env.common.binary_json import UPLOAD, encoded
 from repl_env.common.files import open_regular, read_regular
-from repl_env.common.values import json_text, of_public_kind, one_timeout, text_or_bytes
+from repl_env.common.values import (
+    is_table,
+    json_text,
+    of_public_kind,
+    one_timeout,
+    table_of,
+    text_or_bytes,
+)
 from repl_env.episode.call_options import FollowUpOptions, ResetOptions, type_adapter
 from repl_env.episode.contexts import NAME, refused
 from repl_env.errors import NotSupported
 from repl_env.llm.completions import SecretTexts
 from repl_env.llm.spec import LLM, check_forms
 from repl_env.models import REPLAction, REPLObservation, REPLState, StepResult
-from repl_sandbox.tables import Table, is_table
 
 if TYPE_CHECKING:
     from repl_env.client.connection import OutputCallback
@@ -109,7 +115,7 @@ def follow_up_data(options: FollowUpOptions) -> dict[str, Any]:
 def _variable(name: str, value: Any) -> Any:
     if isinstance(value, (bytes, bytearray, memoryview)):
         return encoded(bytes(value))
-    if (table := Table.of(value)) is not None:
+    if (table := table_of(value)) is not None:
         return encoded(table)
     json_text(f"variables: {name}", value)
     return encoded(value)
@@ -296,7 +302,7 @@ def packed(name: str, value: Given, *, upload_from: float = LARGE) -> Any:
     elif isinstance(value, (bytes, bytearray, memoryview)):
         data = bytes(value)  # the same object, if it is bytes
         found = LATEST.of(data, UploadBody.of_bytes) if len(data) >= upload_from else encoded(data)
-    elif (table := Table.of(value)) is not None:
+    elif (table := table_of(value)) is not None:
         is_large = len(table.data) >= upload_from
         found = UploadBody.of_bytes(table.data, "table") if is_large else encoded(table)
     else:

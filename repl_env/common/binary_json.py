@@ -10,9 +10,12 @@ import asyncio
 import base64
 import binascii
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from repl_sandbox.tables import Table
+from repl_env.common.values import is_written_table
+
+if TYPE_CHECKING:
+    from repl_sandbox.tables import Table
 
 BYTES, TABLE, JSON, UPLOAD = "$bytes", "$table", "$json", "$upload"
 
@@ -39,7 +42,7 @@ def encoded(value: object) -> object:
     """Return one value in its wire form."""
     if isinstance(value, (bytes, bytearray, memoryview)):
         return {BYTES: base64.b64encode(value).decode("ascii")}
-    if isinstance(value, Table):
+    if is_written_table(value):
         return {TABLE: base64.b64encode(value.data).decode("ascii")}
     return {JSON: value} if _mark(value) is not None else value
 
@@ -120,6 +123,8 @@ def _bytes(text: object, position: tuple[str, ...]) -> bytes:
 
 
 def _table(text: object, position: tuple[str, ...]) -> Table:
+    from repl_sandbox.tables import Table  # imported here: a server decodes, and has the engine
+
     try:
         return Table.from_bytes(_bytes(text, position))
     except WireValueError:

@@ -8,10 +8,12 @@ import math
 import operator
 import os
 import re
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 if TYPE_CHECKING:
+    from repl_sandbox.tables import Table
     from repl_sandbox.types import JSON
 
 
@@ -199,6 +201,34 @@ def _check_texts(name: str, keys: dict[Any, Any], any_keys: bool) -> None:
     if wrong and not any_keys:
         kind = type(wrong[0]).__name__
         raise TypeError(f"{name}: the key {wrong[0]!r} is {kind}; JSON has texts alone for keys")
+
+
+# Tables, by the engine's `tables` module, which is loaded when there is one: a client may have no
+# engine.
+
+
+def is_written_table(value: object) -> TypeGuard[Table]:
+    """Return whether `value` is a table in the form in which it goes to a session."""
+    module = sys.modules.get("repl_sandbox.tables")
+    return module is not None and isinstance(value, module.Table)
+
+
+def table_of(value: object) -> Table | None:
+    """Return the table that `value` is, as `repl_sandbox.tables.Table.of`, or None."""
+    if not is_table(value):
+        return None
+    from repl_sandbox.tables import Table
+
+    return Table.of(value)
+
+
+def is_table(value: object) -> bool:
+    """Return whether `value` is a table, written or not."""
+    if not any(library in sys.modules for library in ("pandas", "polars", "pyarrow")):
+        return is_written_table(value)
+    from repl_sandbox.tables import is_table
+
+    return is_table(value)
 
 
 # Match up to the next separator outside strings, or to the end. A key is also followed by a

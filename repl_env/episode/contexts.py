@@ -10,14 +10,21 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 from repl_env.common.files import read_regular
-from repl_env.common.values import json_text, replace_surrogates, text_or_bytes
-from repl_sandbox.tables import Table, TableLike, is_table
+from repl_env.common.values import (
+    is_table,
+    is_written_table,
+    json_text,
+    replace_surrogates,
+    table_of,
+    text_or_bytes,
+)
 
 if TYPE_CHECKING:
     from repl_env.episode.sandboxes import SandboxProvider
+    from repl_sandbox.tables import Table, TableLike
     from repl_sandbox.types import JSON
 
 # A context as sessions receive it.
@@ -47,7 +54,7 @@ def head_and_tail(value: Value, length: int) -> str:
     """Return the beginning and the end of the value's text, with a mark between them; of a table
     the beginning alone.
     """
-    if isinstance(value, Table):
+    if is_written_table(value):
         return _text(value, length)
     text = value if isinstance(value, (str, bytes)) else json.dumps(value, ensure_ascii=False)
     if len(text) <= length:
@@ -73,10 +80,10 @@ def structure(value: Value, length: int) -> str:
         summary = f"str, {len(value):,} characters, {lines:,} lines"
     elif isinstance(value, bytes):
         return f"bytes, {len(value):,}"[:length]
-    elif isinstance(value, Table):
+    elif is_written_table(value):
         return _clip(_columns(value), length)
     else:
-        return _clip(_shape(value, 0), length)
+        return _clip(_shape(cast("JSON", value), 0), length)
     characters_left = length - len(summary) - 1
     return (
         _clip(summary, length)
@@ -97,7 +104,7 @@ def _text(value: Value, length: int) -> str:
     """Return the first `length` characters of the value as text, or slightly more."""
     if isinstance(value, str):
         return value[:length]
-    if isinstance(value, Table):
+    if is_written_table(value):
         return value.shown[:length]
     if isinstance(value, bytes):
         return value[:length].decode("utf-8", "backslashreplace")
@@ -182,7 +189,7 @@ class ContextPart:
     @property
     def type(self) -> str:
         """The name of the value's type."""
-        if isinstance(self.value, (StoredContext, Table)):
+        if isinstance(self.value, StoredContext) or is_written_table(self.value):
             return self.value.type
         return type(self.value).__name__
 
@@ -305,7 +312,7 @@ def _part(name: str, value: Given, alone: str | None) -> ContextPart:
         value = bytes(value)
     if isinstance(value, (list, dict)):
         return ContextPart(name, value, len(json_text(argument, value)), "chars of JSON")
-    known = value if isinstance(value, (str, bytes)) else Table.of(value)
+    known = value if isinstance(value, (str, bytes)) else table_of(value)
     if known is None:
         raise refused(argument, value)
     return ContextPart(name, known, *measured(known))
@@ -317,7 +324,7 @@ def measured(value: Value) -> tuple[int, str]:
         return len(value), "chars"
     if isinstance(value, bytes):
         return len(value), "bytes"
-    if isinstance(value, Table):
+    if is_written_table(value):
         return value.rows, value.size.partition(" ")[2]
     return len(json.dumps(value, ensure_ascii=False, check_circular=False)), "chars of JSON"
 
