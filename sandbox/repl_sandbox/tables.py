@@ -131,7 +131,7 @@ class Table:
         return f"{self.rows} rows x {self.width} columns"
 
 
-# What a host gives to a session as the value of a variable.
+# The values that a host gives to a session's variables.
 Settable: TypeAlias = "str | bytes | JSON | Table | TableLike"
 
 

@@ -83,7 +83,7 @@ UNPROTECTED = (
 
 
 class WriteProtection:
-    """What keeps the branches of one worker from changing files that are not their own.
+    """Keeps the branches of one worker from changing files that are not their own.
 
     But for the directories `common` to all branches in which there is nothing. The system calls are
     laid out once for all branches: each page that a branch writes to, or its worker after it,

@@ -283,6 +283,8 @@ def _labelled(value: Any) -> object:
 def _without_nan(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the rows with None for NaN, which stands for a missing value in a table."""
     names = list(rows[0]) if rows else []
+    if not names:  # an index alone
+        return rows
     columns = [_missing_as_none([row[name] for row in rows]) for name in names]
     return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 

@@ -131,6 +131,7 @@ def test_a_host_function_returns_a_table(session: Session) -> None:
          [{"a": 1.0}, {"a": None}, {"a": None}]),
         ("polars.Series([1.0, None, float('nan')])", [1.0, None, None]),
         ("pandas.DataFrame()", []),
+        ("pandas.DataFrame(index=[0, 1])", [{}, {}]),
     ],
 )  # fmt: skip
 def test_a_table_comes_out_as_rows_with_none_for_missing_values(
