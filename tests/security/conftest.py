@@ -24,8 +24,10 @@ from repl_sandbox import Finished, Limits, Sandbox, Session
 from tests import internals
 from tests.waiting import LONG, PATIENCE
 
-# No account has this uid on common systems; the uid of nobody (65534) may own files.
-ORDINARY_UID = 64321
+# No account has this uid on common systems; the uid of nobody (65534) may own files. The kernel
+# limits the processes of a user: each worker of the suite has a user of its own, and the corpus of
+# abuse has another, so that no fork bomb takes the processes of another test.
+ORDINARY_UID = 64331 + int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 
 _LACKING = """
 from repl_sandbox.host import template, zygote
