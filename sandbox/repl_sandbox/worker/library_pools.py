@@ -83,6 +83,8 @@ def restart(lost: Collection[str], *, threads: bool) -> None:
 
     `threads`: whether the process had other threads.
     """
+    if not threads and not any(module in sys.modules for module in _WITH_HELPERS):
+        return  # a branch copies each page that it writes to, and a call writes to several
     libraries = set(lost)
     known = {row.library for row in UNREPAIRED}
     _gone.extend(name for name in lost if name not in known and name not in _gone)
@@ -334,7 +336,9 @@ def _raise_lost(*args: object, _lost: Callable[[], Exception], **kwargs: object)
     raise _lost()
 
 
-# Pools of processes, which may be there without a thread of this process.
+# Pools of processes, which may be there without a thread of this process; and the modules without
+# which none is.
+_WITH_HELPERS = ("multiprocessing.process", "multiprocess.process", "joblib", "loky")
 RESTARTED_PROCESSES = (
     LibraryPool(
         "resource trackers", _forget_trackers, "semaphores and shared memory of multiprocessing"
