@@ -260,17 +260,6 @@ def _try(trial: str) -> Rows:
     yield call("openat", *opened, least=REFUSED, tolerated=_REFUSALS, reason=reason)
 
 
-def restrict(plan: Plan, more: Iterable[tuple[str, int]] = ()) -> bool:
-    """Apply `restrict_rows`; return whether a write was refused that permissions alone allow.
-
-    Raises:
-        OSError: a rule cannot be added, the ruleset cannot be loaded, or the write succeeded.
-    """
-    batch = SyscallBatch([("Landlock", (NOT_TRIED, *restrict_rows(plan, more)))])
-    batch.run()
-    return was_tried(batch)
-
-
 # Belongs before `restrict_rows` in a batch that may contain them.
 NOT_TRIED: Final = Preset(slots.TRIAL, 1)
 

@@ -12,7 +12,8 @@ import pytest
 
 from repl_sandbox import Finished, Sandbox, Session
 from repl_sandbox.jail import landlock, mounts
-from repl_sandbox.jail.landlock import VERSIONS, FileAccess, Grant, kernel_abi, plan, restrict
+from repl_sandbox.jail.landlock import VERSIONS, FileAccess, Grant, kernel_abi, plan
+from repl_sandbox.native.library import SyscallBatch
 from tests.internals import set_ruleset_call
 from tests.waiting import LONG
 
@@ -147,9 +148,13 @@ ALONE = """
 import json, os
 from repl_sandbox.jail import processes
 from repl_sandbox.jail import landlock
+from repl_sandbox.native.library import SyscallBatch
 processes.forbid_new_privileges()
 rows = [landlock.Grant("/", landlock.RUN, "all is read")]
-held = landlock.restrict(landlock.plan(rows, {abi}, "/dev/random"))
+plan = landlock.plan(rows, {abi}, "/dev/random")
+batch = SyscallBatch([("Landlock", (landlock.NOT_TRIED, *landlock.restrict_rows(plan)))])
+batch.run()
+held = landlock.was_tried(batch)
 def refused(call):
     try: call()
     except OSError as error: return type(error).__name__
@@ -174,15 +179,16 @@ def test_every_version_up_to_the_kernels_can_be_asked_for(abi: int, tmp_path: An
         assert signalled == signal
 
 
-def test_without_landlock_nothing_is_applied_and_nothing_reported() -> None:
-    assert restrict(plan(landlock.JAILED, 0, landlock.TRIAL)) is False
+def test_without_landlock_nothing_is_applied() -> None:
+    assert not [*landlock.restrict_rows(plan(landlock.JAILED, 0, landlock.TRIAL))]
 
 
 def test_a_path_that_is_needed_and_missing_is_an_error() -> None:
     missing = "/nowhere-at-all"
     wanted = plan([Grant(missing, landlock.READ, "a test")], ABI)
     with pytest.raises(OSError, match="No such file"):
-        restrict(wanted)  # while rules are added, so before anything is restricted
+        # While rules are added, so before anything is restricted.
+        SyscallBatch([("Landlock", landlock.restrict_rows(wanted))]).run()
     assert plan([Grant(missing, landlock.READ, "a test", optional=True)], ABI).rules == ()
 
 
