@@ -312,7 +312,10 @@ def _vars(shell: Shell, argument: str) -> RenderableType:
 
 def _undo(shell: Shell, argument: str) -> RenderableType:
     count = _count(argument)
-    lost = shell.session.rollback(count)
+    try:
+        lost = shell.session.rollback(count)
+    except ValueError as error:
+        raise ValueError(f"{error}; `repl-env repl --undo {count}` keeps as many") from None
     undone = "the last cell is undone" if count == 1 else f"the last {count} cells are undone"
     return Text("\n".join([undone, *(f"not brought back: {one_line(each)}" for each in lost)]))
 
@@ -375,6 +378,8 @@ def _figure(shell: Shell, argument: str) -> RenderableType:
     if not shell.figures:
         raise ValueError("no cell has shown a figure")
     path = Path(argument).expanduser()
+    if path.suffix.lower() != ".png":
+        raise ValueError(f"{argument!r}: figures are PNG images; name a file that ends with .png")
     table = Table.grid()
     for number, figure in enumerate(shell.figures, 1):
         named = path if number == 1 else path.with_stem(f"{path.stem}-{number}")

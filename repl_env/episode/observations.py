@@ -237,6 +237,8 @@ KIND_BY_EXCEPTION = {
     "IndentationError": "syntax",
     "TabError": "syntax",
     "MemoryError": "memory",
+    "_ArrayMemoryError": "memory",  # numpy's, and so pandas'
+    "ArrowMemoryError": "memory",
     "PolicyError": "policy",
     "BudgetExceeded": "budget",
 }
@@ -447,24 +449,6 @@ def _as_model(display: Display) -> CellDisplay:
         text=replace_surrogates(display.text),
         forms={form: replace_surrogates(text) for form, text in display.forms.items()},
         is_value=display.is_value,
-    )
-
-
-def message_result(stdout: str, error: str | None = None) -> CodeBlockResult:
-    """Return a result without a cell: a message of the environment, or a refusal."""
-    return trusted(
-        CodeBlockResult,
-        stdout=stdout,
-        stderr=error or "",
-        locals_snapshot={},
-        execution_time=0.0,
-        success=error is None,
-        exception=error,
-        value=None,
-        changes=[],
-        figures=[],
-        displays=[],
-        truncated=False,
     )
 
 

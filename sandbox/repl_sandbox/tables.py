@@ -149,6 +149,9 @@ def read(data: bytes | mmap.mmap) -> Any:
             return reader(content, str(line["type"]))
     except ImportError as error:
         raise ValueError(f"{name} cannot be read here: {error}; to_dict() has its values") from None
+    except MemoryError:
+        problem = "does not fit into the memory that the session may use (Limits.memory)"
+        raise ValueError(f"{name}, {line['rows']:,} rows, {problem}") from None
     # Boundary: the library decides what it raises for content of another version, or for none.
     except Exception as error:  # noqa: BLE001
         raise ValueError(f"{name} cannot be read here: {type(error).__name__}: {error}") from None
@@ -258,12 +261,20 @@ def _write_polars(value: Any) -> tuple[str, bytes]:
     polars: Any = _loaded("polars")
     frame = polars.DataFrame([value]) if isinstance(value, polars.Series) else value
     for column, dtype in frame.schema.items():
-        if "Object" in str(dtype):  # polars would write the addresses of the objects
+        if _holds_objects(polars, dtype):  # polars would write their addresses
             kind = type(value).__name__
             raise TypeError(f"Arrow has no form for column {column!r} of the {kind}: {dtype}")
     stream = io.BytesIO()
     frame.write_ipc_stream(stream)
     return "arrow", stream.getvalue()
+
+
+def _holds_objects(polars: Any, dtype: Any) -> bool:
+    if isinstance(dtype, polars.Struct):
+        return any(_holds_objects(polars, each.dtype) for each in dtype.fields)
+    if isinstance(dtype, (polars.List, polars.Array)):
+        return _holds_objects(polars, dtype.inner)
+    return bool(dtype == polars.Object)
 
 
 def _write_pyarrow(value: Any) -> tuple[str, bytes]:
@@ -296,12 +307,10 @@ def _columns(value: Any, library: str) -> list[tuple[str, str]]:
 
 
 def _first_rows(value: Any, library: str) -> str:
-    if library == "pandas":
-        # As text is printed: cells of at most 50 characters, and the outer ones of many columns.
-        return str(value.head(_ROWS_SHOWN))
-    if library == "polars":
-        return str(value.head(_ROWS_SHOWN))
-    return str(value.slice(0, _ROWS_SHOWN).to_pydict())
+    if library == "pyarrow":
+        return str(value.slice(0, _ROWS_SHOWN).to_pydict())
+    # As text is printed: cells of at most 50 characters, and the outer ones of many columns.
+    return str(value.head(_ROWS_SHOWN))
 
 
 # Reading, in the session.

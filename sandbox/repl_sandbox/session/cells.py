@@ -107,7 +107,7 @@ class CellExecution:
         self.limit_hits = recovery.limit_hits
         self._job: tuple[Callable[[int], HostMessage], int] | None = None
         self._last_number = 0  # the number of the last cell, while a job runs
-        self._grace_deadline: float | None = None
+        self._interrupted = False
 
     # ── the usual cell ────────────────────────────────────────────────────────────────────────
 
@@ -231,23 +231,19 @@ class CellExecution:
                 continue
             cpu = worker.cpu_seconds()
             expired = expired or clocks.expired(now, cpu)
-            wake = (
-                clocks.next_check(now, cpu) if expired is None else self._handle_overrun(now, wake)
-            )
+            wake = clocks.next_check(now, cpu) if expired is None else self._handle_overrun(now)
         outcome = yield from self._completion.of(self.finish(expired, state))
         self._output.check()
         return outcome
 
-    def _handle_overrun(self, now: float, wake: float) -> float:
+    def _handle_overrun(self, now: float) -> float:
         """Interrupt a cell whose time is over, later kill its worker. Return the time of the next
         check.
         """
-        if self._grace_deadline is None:
-            self._grace_deadline = now + self._grace
+        if not self._interrupted:
+            self._interrupted = True
             self._init.interrupt()
-            return self._grace_deadline
-        if now < wake:
-            return wake
+            return now + self._grace
         return self._recovery.order_kill()
 
     def finish(
@@ -282,7 +278,7 @@ class CellExecution:
                 self._output.drain()
         finally:
             cell.running_since = 0.0
-            self._grace_deadline = None
+            self._interrupted = False
         if self._job is None and worker.emptied:
             state, worker.emptied = "restarted", False
         output = self._output.end(cell.number if self._job is None else None)

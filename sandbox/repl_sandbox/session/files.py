@@ -511,6 +511,8 @@ def getting_all(
     core: Core, paths: Iterable[str], limit: int | str
 ) -> Callable[[], dict[str, bytes | OSError]]:
     """The steps of `get_all`, after the checks of its arguments."""
+    if isinstance(paths, (str, bytes)):
+        raise TypeError(f"paths must be a list of paths, not {type(paths).__name__}")
     named = [(path, _named(core, path)) for path in paths]
     max_bytes = parse_size(limit, "limit")
 

@@ -113,6 +113,9 @@ _LONGEST_MESSAGE = 5_000
 # Similarity from which a name counts as intended; Python's own suggestions are about as strict.
 _SIMILAR = 0.65
 
+_OWN_FILES = (
+    "A session sees files of its own alone, in its working directory; the host puts files there."
+)
 _PROCESSES = "The session's limit of processes and threads (Limits.processes) may be reached."
 
 _BY_ERRNO = {
@@ -339,7 +342,24 @@ def _system(error: Any, namespace: Namespace | None, frame: FrameType | None) ->
     if number == errno.EACCES and read(error, "filename") is None:
         # A refusal without a file name is a connection (landlock(7)).
         return _NO_NETWORK if errno.ENETUNREACH in _BY_ERRNO and not _file(error) else ""
+    if number == errno.ENOENT and _is_of_host(error):
+        return _OWN_FILES
     return _BY_ERRNO.get(number, "") if type(number) is int else ""
+
+
+def _is_of_host(error: Any) -> bool:
+    """Return whether the error is about a file that only the host may have: one that was opened by
+    its name while the working directory is empty, or in a directory that is not there.
+    """
+    path = plain(read(error, "filename"), _LONGEST_MESSAGE)
+    if not path or read(error, "filename2") is not None:
+        return False
+    folder = os.path.dirname(path)
+    if path.startswith("/"):
+        return not path.startswith(tuple(f"{each}/" for each in _writable)) and not os.path.isdir(
+            folder
+        )
+    return not folder and not os.listdir()
 
 
 def _file(error: Any) -> str:

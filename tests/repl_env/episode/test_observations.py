@@ -50,6 +50,8 @@ def test_output_before_an_exception_is_kept_beside_the_error():
         ("SyntaxError", "syntax"),
         ("IndentationError", "syntax"),
         ("MemoryError", "memory"),
+        ("_ArrayMemoryError", "memory"),
+        ("ArrowMemoryError", "memory"),
         ("ZeroDivisionError", "exception"),
         ("MySyntaxError", "exception"),
     ],

@@ -10,7 +10,7 @@ import pandas
 import polars
 import pytest
 
-from repl_sandbox import AsyncSandbox, Policy, Sandbox, Session
+from repl_sandbox import AsyncSandbox, Limits, Policy, Sandbox, Session
 from repl_sandbox.tables import Table
 
 FRAME = pandas.DataFrame(
@@ -157,6 +157,27 @@ class Opaque:
         if self.opened:
             raise OSError("this is open")
         return super().__reduce__()
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        polars.DataFrame({"a": polars.Series(["Object"], dtype=polars.Enum(["Object"]))}),
+        polars.DataFrame({"a": [{"ObjectId": 1}], "Object": [2]}),
+    ],
+)
+def test_a_column_may_have_object_in_a_name(session: Session, frame: polars.DataFrame) -> None:
+    session.set("frame", frame)
+    assert session.run("frame.rows()").value == repr(frame.rows())
+
+
+def test_a_table_larger_than_the_memory_of_a_session_names_the_limit() -> None:
+    with Sandbox(limits=Limits(memory="200MiB")) as small, small.session() as other:
+        other.set("frame", FRAME)
+        frame = pandas.DataFrame({"a": numpy.zeros(40_000_000)})
+        with pytest.raises(ValueError, match=r"40,000,000 rows, does not fit .*Limits\.memory"):
+            other.set("frame", frame)
+        assert other.run("frame.shape").value == "(3, 4)"
 
 
 def test_a_table_that_cannot_be_written_is_refused_by_name(session: Session) -> None:

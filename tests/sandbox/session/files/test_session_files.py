@@ -159,7 +159,7 @@ def test_many_files_are_read_in_one_call_with_an_error_for_each_missing_one(held
 
 def test_many_files_are_read_up_to_the_limit(held: Session) -> None:
     held.files.put_all({"a": b"x" * 100, "b": b"x" * 100, "c": b"x" * 20})
-    found = held.files.get_all("abc", limit=130)
+    found = held.files.get_all(list("abc"), limit=130)
     assert (found["a"], found["c"]) == (b"x" * 100, b"x" * 20)
     assert isinstance(found["b"], OSError) and found["b"].errno == EFBIG
     with pytest.raises(ValueError, match="path"):
@@ -534,3 +534,23 @@ def test_caches_of_libraries_are_outside_the_workspace(small: Sandbox) -> None:
             "    open(os.environ[name] + '/x', 'w').close()",
         )
         assert not session.files.list()
+
+
+@pytest.mark.parametrize("path", ["orders.csv", "/home/me/data/orders.csv"])
+def test_a_file_of_the_host_has_a_hint_that_says_who_puts_files_there(path: str) -> None:
+    with Sandbox() as sandbox, sandbox.session() as session:
+        error = session.run(f"open({path!r})").error
+        assert error is not None
+        assert "the host puts files there" in error.traceback
+        session.files.put("other.csv", "a")
+        error = session.run("open('orders.csv')").error
+        assert error is not None
+        assert "the host puts files there" not in error.traceback
+        error = session.run("open('/workspace/absent/x')").error
+        assert error is not None
+        assert "the host puts files there" not in error.traceback
+
+
+def test_one_path_in_place_of_a_list_is_refused(held: Session) -> None:
+    with pytest.raises(TypeError, match="paths must be a list of paths, not str"):
+        held.files.get_all("outdir")
