@@ -308,6 +308,24 @@ class CodeBlockResult(Printed):
         return text.partition("\n")[0] if isinstance(text, str) else None
 
 
+def message_result(stdout: str, error: str | None = None) -> CodeBlockResult:
+    """Return a result without a cell: a message of the environment, or a refusal."""
+    return trusted(
+        CodeBlockResult,
+        stdout=stdout,
+        stderr=error or "",
+        locals_snapshot={},
+        execution_time=0.0,
+        success=error is None,
+        exception=error,
+        value=None,
+        changes=[],
+        figures=[],
+        displays=[],
+        truncated=False,
+    )
+
+
 @set_module("repl_env")
 class REPLObservation(TerminationMixin, Observation):
     """The policy's view after a reset or a step."""

@@ -183,13 +183,15 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 5.0
 class Timeouts:
     """In seconds, and in bytes per message.
 
-    `message_s` None means no limit, `ping_s` None no pings.
+    `message_s` None means no limit, `ping_s` None no pings. `reconnect_s`: in which a lost
+    connection is opened again; None: for as long as the server keeps the session.
     """
 
     connect_s: float = 10.0
     message_s: float | None = None
     ping_s: float | None = 20.0
     message_bytes: int = 100 * _MIB
+    reconnect_s: float | None = None
 
     @classmethod
     def of(
@@ -199,6 +201,7 @@ class Timeouts:
         message_timeout_s: float | None,
         max_message_size_mb: float,
         ping_s: float | None,
+        reconnect_s: float | None = None,
     ) -> Timeouts:
         """Return the time limits for a client's arguments.
 
@@ -209,6 +212,7 @@ class Timeouts:
             message_s=optional_seconds(message_timeout_s, "message_timeout_s"),
             ping_s=optional_seconds(ping_s, "ping_s"),
             message_bytes=int(above_zero(max_message_size_mb, "max_message_size_mb") * _MIB),
+            reconnect_s=optional_seconds(reconnect_s, "reconnect_s"),
         )
 
 

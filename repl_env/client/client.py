@@ -105,6 +105,13 @@ class REPLEnv(DisplayedByRepr, AsyncCloseable):
         access = ServerAccess.of(base_url, api_key, headers, tls)
         self._use_session(SessionClient(access, timeouts))
 
+    @classmethod
+    def _of(cls, session_client: SessionClient) -> Self:
+        """Return a client with a session client of its own."""
+        made = object.__new__(cls)
+        made._use_session(session_client)
+        return made
+
     def _use_session(self, session_client: SessionClient) -> None:
         self._session_client = session_client
         self._requests = EpisodeRequests(session_client)
@@ -347,9 +354,7 @@ class REPLEnv(DisplayedByRepr, AsyncCloseable):
         print((await env.state()).final_answer)  # None
         ```
         """
-        other = object.__new__(type(self))
-        other._use_session(await self._requests.branch(seed))
-        return other
+        return self._of(await self._requests.branch(seed))
 
 
 # OpenEnv's `AutoEnv` derives these names from the name of a distribution.

@@ -483,7 +483,10 @@ class ReconnectingSocket:
     async def _resume(self) -> tuple[WebSocketClient, SessionHandshake]:
         """Return another socket that has the session."""
         now = asyncio.get_running_loop().time
-        until, attempt = now() + self.handshake.grace_s, 0
+        within_s = self.handshake.grace_s
+        if self._timeouts.reconnect_s is not None:
+            within_s = min(within_s, self._timeouts.reconnect_s)
+        until, attempt = now() + within_s, 0
         while True:
             self._check()
             try:
@@ -495,7 +498,7 @@ class ReconnectingSocket:
                 attempt += 1
                 pause_s = max(pause(attempt), error.retry_after or 0.0)
                 if now() + pause_s > until:
-                    self.lost_reason = f"no way back to it within {self.handshake.grace_s:g} s"
+                    self.lost_reason = f"no way back to it within {within_s:g} s"
                     raise SessionLost(f"{self.lost_reason}: {error.message}") from error
             await asyncio.sleep(pause_s)
 

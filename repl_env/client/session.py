@@ -42,6 +42,7 @@ from repl_env.errors import (
 )
 
 if TYPE_CHECKING:
+    from repl_env.client.nodes import Placement
     from repl_env.client.uploads import OnUpload
     from repl_env.episode.call_options import ResetOptions
 
@@ -335,11 +336,18 @@ async def _deliver_output(output: OutputFrame, on_output: OutputCallback | None)
 
 
 class SessionClient:
-    """The base of a client from its first request on; reusable after a close."""
+    """The base of a client from its first request on; reusable after a close.
 
-    def __init__(self, access: ServerAccess, timeouts: Timeouts) -> None:
+    `access`: of the server that has the session; with a `placement`, which chooses a server for
+    each session, of none before the first session.
+    """
+
+    def __init__(
+        self, access: ServerAccess, timeouts: Timeouts, placement: Placement | None = None
+    ) -> None:
         self.access = access
         self._timeouts = timeouts
+        self._placement = placement
         self._pipeline: RequestPipeline | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._open_lock = asyncio.Lock()  # of that loop
@@ -358,18 +366,23 @@ class SessionClient:
         handshake = None if self._pipeline is None else self._pipeline.handshake
         return None if handshake is None else handshake.session_id
 
-    async def ensure_open(self) -> RequestPipeline:
-        """Return the session, or a new one if there is none."""
-
+    async def ensure_open(self, options: ResetOptions | None = None) -> RequestPipeline:
+        """Return the session, or a new one for the reset `options` if there is none."""
         self._check_loop()
         async with self._open_lock:
             if self._pipeline is not None and self._pipeline.lost:
                 lost_pipeline, self._pipeline = self._pipeline, None
                 await lost_pipeline.close()
             if self._pipeline is None:
-                self._pipeline = await open_session(self.access, self._timeouts)
+                self._pipeline = await self._open(options)
                 self._loop_ended = self._closed = False
             return self._pipeline
+
+    async def _open(self, options: ResetOptions | None) -> RequestPipeline:
+        if self._placement is None:
+            return await open_session(self.access, self._timeouts)
+        self.access, pipeline = await self._placement.open(self._timeouts, options)
+        return pipeline
 
     def require_pipeline(self) -> RequestPipeline:
         """Return the session; NotReset if there is none, since a step begins none."""
@@ -392,18 +405,19 @@ class SessionClient:
     async def reset(self, options: ResetOptions, on_upload: OnUpload | None) -> Mapping[str, Any]:
         """Return the data of the reply to a reset, in the current session or in a new one."""
         register_secrets(options, self.access.secrets)
-        pipeline = await self.ensure_open()
+        pipeline = await self.ensure_open(options)
         data, bodies = await reset_data(options, native=pipeline.native)
         try:
             return await self._reset(pipeline, data, bodies, on_upload)
         except (SessionLost, ServerUnavailable) as error:
             if self._pipeline is not pipeline:  # another user of this client closed it meanwhile
                 raise
-            if isinstance(error, ServerUnavailable) and error.code != "DRAINING":
+            is_stopping = error.code == "DRAINING" or self._placement is not None
+            if isinstance(error, ServerUnavailable) and not is_stopping:
                 raise
             # An episode needs nothing of the previous session, which is gone or about to be closed.
             await self._drop(pipeline)
-            return await self._reset(await self.ensure_open(), data, bodies, on_upload)
+            return await self._reset(await self.ensure_open(options), data, bodies, on_upload)
 
     async def new_sibling(self, token: str) -> SessionClient:
         """Return another client with the session that `token` names, kept as long as this one."""

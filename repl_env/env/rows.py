@@ -15,8 +15,9 @@ from typing import Any
 from repl_env.common.display import Closeable
 from repl_env.common.values import at_least, replace_surrogates
 from repl_env.env.async_episode import Result
+from repl_env.env.outcomes import Requests
 from repl_env.env.step import blocks_action, outcome_texts
-from repl_env.env.vector import REPLVectorEnv, Requests
+from repl_env.env.vector import REPLVectorEnv
 from repl_env.models import REPLAction, REPLObservation
 from repl_env.parsing.replies import answer_beside, read_reply
 from repl_env.rlm.loop import BESIDE, MAX_BLOCKS, NO_CODE, TOO_MANY

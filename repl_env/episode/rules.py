@@ -17,12 +17,18 @@ from repl_env.episode.observations import (
     ObservedFailure,
     clip,
     failure,
-    message_result,
     on_new_line,
     render,
 )
 from repl_env.errors import INFRASTRUCTURE_KINDS
-from repl_env.models import CodeBlockResult, REPLObservation, REPLState, termination_of, trusted
+from repl_env.models import (
+    CodeBlockResult,
+    REPLObservation,
+    REPLState,
+    message_result,
+    termination_of,
+    trusted,
+)
 from repl_sandbox.types import (
     ANSWER_NAMES,
     JSON,

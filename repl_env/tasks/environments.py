@@ -9,7 +9,8 @@ from typing import Any
 from repl_env.common.display import set_module
 from repl_env.common.values import one_of
 from repl_env.env.current_episode import Mode
-from repl_env.env.vector import REPLVectorEnv, Requests
+from repl_env.env.outcomes import Requests
+from repl_env.env.vector import REPLVectorEnv
 from repl_env.errors import NotReset
 from repl_env.interfaces import Environment, EnvironmentMetadata
 from repl_env.local import LocalREPLEnv

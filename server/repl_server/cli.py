@@ -7,7 +7,9 @@ import fcntl
 import logging
 import os
 import shlex
+import socket
 import sys
+from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,10 +17,11 @@ import typer
 
 from repl_env.cli.main import give_up_stdout
 from repl_env.cli.options import ExitStatus, opening, with_option_groups
+from repl_env.client.address import ServerAddress
 from repl_env.common.files import refusal
 
 from .auth import VARIABLE, APIKeys, named, new_key
-from .cli_options import ServeOptions, option_error, settings_of
+from .cli_options import ServeOptions, ServerAccessOptions, option_error, settings_of
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -171,8 +174,13 @@ def serve(options: ServeOptions) -> None:
     Each option has an environment variable, such as REPL_ENV_MAX_SESSIONS for --max-sessions.
     Exit status 2: invalid option, or missing keys. 3: the isolation tier is unavailable.
     """
+    _serve(options)
+
+
+def _serve(options: ServeOptions) -> None:
     _check_libraries()
-    from .serving import freeze_gc, hide_memory, raise_open_files, server
+    _check_membership(options.access)
+    from .serving import freeze_gc, hide_memory, raise_open_files
     from .telemetry import written_to
 
     app = _app(options)
@@ -182,8 +190,61 @@ def serve(options: ServeOptions) -> None:
         _prepare(manager, options)
     hide_memory()
     freeze_gc()
+    made = _announced(app, options.access)
     with written_to(sys.stderr, contents=manager.settings.log_contents):
-        _run(server(app, _print_url))
+        _run(made)
+
+
+@with_option_groups
+def node(options: ServeOptions) -> None:
+    """Serve as a node of a cluster: `repl-env serve` with --join.
+
+    ```
+    repl-env node --join /shared/nodes --host 0.0.0.0 --port 0 --api-keys keys.txt
+    ```
+    `repl-env cluster status /shared/nodes` lists the nodes; clients use them by `REPLCluster`.
+    """
+    if options.access.join is None:
+        raise typer.BadParameter(
+            "name the directory in which the nodes of the cluster find each other's clients",
+            param_hint="--join",
+        )
+    _serve(options)
+
+
+def _announced(app: FastAPI, options: ServerAccessOptions) -> Server:
+    """Return the server, which prints its URL and joins its cluster once it listens."""
+    from repl_env.client.nodes import NodeFile
+
+    from .serving import server
+
+    def listening(url: str) -> None:
+        _print_url(url)
+        if options.join is not None:
+            file = NodeFile(options.join, options.advertise or _reachable(url))
+            made.until_drain.enter_context(file)
+
+    made = server(app, listening)
+    return made
+
+
+def _check_membership(options: ServerAccessOptions) -> None:
+    folder, url = options.join, options.advertise
+    if folder is not None and not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
+        message = f"{str(folder)!r} is no directory that this user can write to"
+        raise typer.BadParameter(message, param_hint="--join")
+    try:
+        ServerAddress.parse("localhost:1" if url is None else url)
+    except ValueError as error:
+        raise typer.BadParameter(f"{url!r}: {error}", param_hint="--advertise") from None
+
+
+def _reachable(url: str) -> str:
+    """Return a URL for other machines: an address that stands for all has this host's name."""
+    address = ServerAddress.parse(url)
+    if not ip_address(address.host).is_unspecified:
+        return url
+    return f"http://{socket.gethostname()}:{address.port}"
 
 
 def _app(options: ServeOptions) -> FastAPI:

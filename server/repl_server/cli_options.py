@@ -245,6 +245,24 @@ class ServerAccessOptions:
             "Address or network of a proxy whose X-Forwarded-For is trusted; may be repeated.",
         ),
     ] = None
+    join: Annotated[
+        Path | None,
+        option(
+            "--join",
+            _ACCESS,
+            "Directory of a cluster: a file there tells clients of this server (`REPLCluster`).",
+            metavar="DIR",
+        ),
+    ] = None
+    advertise: Annotated[
+        str | None,
+        option(
+            "--advertise",
+            _ACCESS,
+            "With --join: the URL for clients; default: this host's name and the port.",
+            metavar="URL",
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)

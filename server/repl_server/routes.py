@@ -10,6 +10,7 @@ from fastapi import Request as HTTPRequest
 from pydantic import BaseModel, ConfigDict, Field, create_model
 from pydantic_core import to_json
 
+from repl_env import __version__
 from repl_env.interfaces import EnvironmentMetadata
 
 from .manager import SessionManager
@@ -50,12 +51,13 @@ class HealthResponse(BaseModel):
 
 
 class ReadinessResponse(BaseModel):
-    """Capacity for sessions. `waiting`: clients in the queue."""
+    """Capacity for sessions. `waiting`: clients in the queue. `version`: of the server."""
 
     ready: bool
     sessions: int
     free: int
     waiting: int
+    version: str
 
 
 class SchemasResponse(BaseModel):
@@ -176,7 +178,11 @@ class EpisodeRoutes:
         ready = admission.free > 0 and not self._manager.draining
         response.status_code = 200 if ready else 503
         return ReadinessResponse(
-            ready=ready, sessions=admission.open, free=admission.free, waiting=admission.waiting
+            ready=ready,
+            sessions=admission.open,
+            free=admission.free,
+            waiting=admission.waiting,
+            version=__version__,
         )
 
     async def accepting(self) -> HealthResponse:

@@ -80,7 +80,12 @@ _TRIM_INTERVAL_S = 5.0
 
 
 class Server(uvicorn.Server):
-    """A uvicorn server that drains the sessions before it closes connections."""
+    """A uvicorn server that drains the sessions before it closes connections.
+
+    Attributes:
+        until_drain: closed when the server begins to stop. Not later: uvicorn ends the process by
+            the signal that stopped it.
+    """
 
     def __init__(
         self,
@@ -92,6 +97,7 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self._manager, self._context, self._listening = manager, context, listening
         self._trimming: asyncio.Task[None] | None = None
+        self.until_drain = contextlib.ExitStack()
 
     @property
     def url(self) -> str:
@@ -113,6 +119,7 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: Any = None) -> None:
         """Drain, then stop."""
+        self.until_drain.close()
         event_log = self._manager.telemetry.event_log
         event_log.record("server_draining", sessions=len(self._manager.sessions))
         await self._drain()

@@ -59,3 +59,8 @@ def leave_readers_unwatched(patch: pytest.MonkeyPatch) -> None:
 def set_upload_clock(patch: pytest.MonkeyPatch, manager: SessionManager, clock: Clock) -> None:
     """Set the clock of a server's uploads."""
     patch.setattr(manager.uploads, "_clock", clock)
+
+
+def set_silence(patch, seconds):
+    """Let node files count as silent after so many seconds without a change."""
+    patch.setattr("repl_env.client.nodes._SILENT_S", seconds)

@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+import repl_env
 from repl_server.environments import AdmissionControl
 from repl_server.tenants import RequestError, TenantQuota
 from repl_server.websocket import ReceiveAhead
@@ -90,10 +91,9 @@ def test_a_full_server_refuses_clearly_and_recovers():
     with serving({"max_sessions": 1, "max_waiting": 1, "wait_s": 0.05}, **TOYS) as server:
         with peer(server) as one:
             one.reset()
-            assert ask(server, "GET", "/ready")[::2] == (
-                503,
-                {"ready": False, "sessions": 1, "free": 0, "waiting": 0},
-            )
+            counts = {"ready": False, "sessions": 1, "free": 0, "waiting": 0}
+            expected = {**counts, "version": repl_env.__version__}
+            assert ask(server, "GET", "/ready")[::2] == (503, expected)
             with peer(server) as late:
                 error = late.take()
                 assert error["type"] == "error"
