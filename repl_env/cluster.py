@@ -110,14 +110,8 @@ class REPLCluster(DisplayedByRepr):
     def vector(self, n: int) -> ClusterVectorEnv:
         """Return n environments that are reset and stepped together, on nodes of this cluster.
 
-        ```python
-        cluster = REPLCluster(["http://127.0.0.1:8000"])
-        with cluster.vector(4) as envs:
-            envs.reset(context="a long text", task_prompt="How many words?", expected_answer="3")
-            results = envs.step(["FINAL(len(context.split()))"] * 4)
-            print([result.reward for result in results])  # [1.0, 1.0, 1.0, 1.0]
-        ```
-        `areset`, `astep` and `aclose` are the same for an event loop.
+        `with cluster.vector(64) as envs:` is used as a `REPLVectorEnv`; its arguments are those of
+        `REPLEnv.reset`.
         """
         return ClusterVectorEnv([self.env() for _ in range(at_least(n, 1, "n"))])
 
