@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from repl_env.client.sync_client import SyncREPLEnv
     from repl_env.env.environment import REPLEnvironment
     from repl_env.env.recordings import Difference, Recorder, Recording, replay
+    from repl_env.env.rollouts import EpisodeSummary
     from repl_env.env.vector import REPLVectorEnv
     from repl_env.errors import (
         AuthenticationFailed,
@@ -95,6 +96,7 @@ __all__ = [
     "Difference",
     "EpisodeAborted",
     "EpisodeDone",
+    "EpisodeSummary",
     "ExactMatchRubric",
     "FuzzyMatchRubric",
     "InvalidRequest",
@@ -213,6 +215,7 @@ _NAMES_BY_MODULE = {
         "RLMRunResult",
     ),
     "repl_env.client.sync_client": ("SyncREPLEnv",),
+    "repl_env.env.rollouts": ("EpisodeSummary",),
     "repl_env.env.vector": ("REPLVectorEnv",),
 }
 # Arguments and errors of an environment. The engine loads with the first of them, so that this

@@ -6,7 +6,9 @@ no row disturbs another by its failure.
 
 from __future__ import annotations
 
+import os
 import re
+import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -15,9 +17,17 @@ from typing import Any
 from repl_env.common.display import Closeable
 from repl_env.common.values import at_least, replace_surrogates
 from repl_env.env.async_episode import Result
-from repl_env.env.outcomes import Requests
+from repl_env.env.outcomes import Requests, resets_of
+from repl_env.env.rollouts import (
+    NOT_ENDED,
+    EpisodeSummary,
+    RecordedRollout,
+    RolloutNote,
+    RolloutRecorder,
+)
 from repl_env.env.step import blocks_action, outcome_texts
 from repl_env.env.vector import REPLVectorEnv
+from repl_env.episode.call_options import RESET_NAMES
 from repl_env.models import REPLAction, REPLObservation
 from repl_env.parsing.replies import answer_beside, read_reply
 from repl_env.rlm.loop import BESIDE, MAX_BLOCKS, NO_CODE, TOO_MANY
@@ -142,7 +152,8 @@ class RowResult:
     """The result of one row's reset or step.
 
     `message` is the text for the policy, free of chat template tokens. `mask`: an infrastructure
-    failure touched the episode, which then says nothing about the policy.
+    failure touched the episode, which then says nothing about the policy. `episode` has the facts
+    of the episode up to this step.
     """
 
     message: str
@@ -151,6 +162,7 @@ class RowResult:
     truncated: bool
     mask: bool
     observation: REPLObservation = field(repr=False)
+    episode: EpisodeSummary = field(default_factory=EpisodeSummary, repr=False)
 
     @property
     def done(self) -> bool:
@@ -171,6 +183,8 @@ class EpisodeRows(Closeable):
         n: the number of rows.
         template_tokens: texts that must not occur in a message, besides those of published chat
             templates; `repl_env.env.rows.template_tokens(tokenizer)` finds those of a tokenizer.
+        record: a folder for trajectory files of the rollouts; None: no files.
+        record_every: of how many groups of rollouts of one task the first is recorded.
         arguments: those of `LocalREPLEnv`, for every row.
 
     A pickle holds the arguments and no session: episodes start again with a reset.
@@ -179,9 +193,20 @@ class EpisodeRows(Closeable):
         TypeError, ValueError: naming the argument.
     """
 
-    def __init__(self, n: int, *, template_tokens: Iterable[str] = (), **arguments: Any) -> None:
+    def __init__(
+        self,
+        n: int,
+        *,
+        template_tokens: Iterable[str] = (),
+        record: str | os.PathLike[str] | None = None,
+        record_every: int = 1,
+        **arguments: Any,
+    ) -> None:
         self._n = at_least(n, 1, "n")
         self._tokens = frozenset(template_tokens)
+        self._recording = {"record": record, "record_every": record_every}
+        self._recorder = RolloutRecorder.of(record, record_every)
+        self._records: list[RecordedRollout | None] = [None] * n
         self._arguments = arguments
         self._envs = REPLVectorEnv(n, **arguments)
         self._last: list[RowResult | None] = [None] * n
@@ -203,13 +228,21 @@ class EpisodeRows(Closeable):
         return tuple(self._last)
 
     def reset(
-        self, requests: Requests | None = None, *, only: Iterable[int] | None = None, **shared: Any
+        self,
+        requests: Requests | None = None,
+        *,
+        only: Iterable[int] | None = None,
+        notes: Sequence[RolloutNote] | None = None,
+        **shared: Any,
     ) -> list[RowResult | None]:
         """Begin an episode in every row, or in the rows of `only`; None for the others.
 
-        The arguments are those of `REPLVectorEnv.reset`, with the same errors.
+        `notes` are for the records of these rows, in the order of `requests`. The other arguments
+        are those of `REPLVectorEnv.reset`, with the same errors.
         """
         only = None if only is None else list(only)
+        resets = resets_of(self._n, requests, only, shared, RESET_NAMES)
+        self._end_records(resets)
         try:
             self._envs.reset(requests, only=only, **shared)
         finally:
@@ -217,6 +250,8 @@ class EpisodeRows(Closeable):
             for row, result in enumerate(results):
                 if result is not None or row in self._envs.errors:
                     self._last[row] = result
+            if self._recorder is not None:
+                self._begin_records(results, resets, notes)
         return results
 
     def step(
@@ -235,6 +270,7 @@ class EpisodeRows(Closeable):
         if isinstance(replies, str) or len(replies) != self._n:
             raise ValueError(f"replies must be a list of {self._n}, one for each row")
         actions = [self._action(row, reply) for row, reply in enumerate(replies)]
+        began = time.time()
         try:
             self._envs.step(actions, timeout_s=timeout_s)
         finally:
@@ -244,16 +280,61 @@ class EpisodeRows(Closeable):
                     zip(actions, self._envs.results, strict=True)
                 )
             ]
+            if self._recorder is not None:
+                self._record_steps(replies, actions, results, began)
             self._last = [new or last for new, last in zip(results, self._last, strict=True)]
         return results
 
+    def leave(self, row: int, stop_reason: str) -> None:
+        """Write the record of a rollout that its trainer ends before its episode has ended."""
+        record, last = self._records[row], self._last[row]
+        if record is not None and last is not None and record.turns:
+            record.end(last.episode, stop_reason)
+
     def close(self) -> None:
         """Close all sessions. A later reset opens new ones."""
+        self._end_records(range(self._n))
         self._last = [None] * self._n
         self._envs.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rows_of, (self._n, self._tokens, self._arguments)
+        return _rows_of, (self._n, self._tokens, self._recording, self._arguments)
+
+    def _end_records(self, rows: Iterable[int]) -> None:
+        for row in rows:
+            self.leave(row, NOT_ENDED)
+            self._records[row] = None
+
+    def _begin_records(
+        self,
+        results: Sequence[RowResult | None],
+        resets: Mapping[int, Mapping[str, Any]],
+        notes: Sequence[RolloutNote] | None,
+    ) -> None:
+        """Begin the records of the rows that were reset; a group is of rows that begin together."""
+        assert self._recorder is not None
+        begun = {row: result for row in resets if (result := results[row]) is not None}
+        for row, note in zip(resets, notes or [RolloutNote()] * len(resets), strict=True):
+            if (result := begun.get(row)) is not None:
+                record = self._records[row] = self._recorder.rollout(resets[row], note)
+                record.begun(result.observation)
+
+    def _record_steps(
+        self,
+        replies: Sequence[str | REPLAction | None],
+        actions: Sequence[REPLAction | None],
+        results: Sequence[RowResult | None],
+        began: float,
+    ) -> None:
+        for record, reply, action, last, new in zip(
+            self._records, replies, actions, self._last, results, strict=True
+        ):
+            if record is None or action is None or new is None or (last and last.done):
+                continue
+            said = reply if isinstance(reply, str) else reply_of(action)
+            record.step(said, action.code, new.message, new.observation, began=began)
+            if new.done:
+                record.end(new.episode)
 
     def _action(self, row: int, reply: str | REPLAction | None) -> REPLAction | None:
         if reply is None:
@@ -269,16 +350,19 @@ class EpisodeRows(Closeable):
             raise TypeError(f"replies[{row}]: {error}") from None
 
     def _begun(self, result: Result | None) -> RowResult | None:
-        return None if result is None else self._row(result, result.observation.result.stdout)
+        if result is None:
+            return None
+        return self._row(result, result.observation.result.stdout, EpisodeSummary())
 
     def _stepped(self, row: int, action: REPLAction | None, result: Result) -> RowResult:
         last = self._last[row]
         if last is not None and last.done:
-            return self._row(result, last.message)
+            return self._row(result, last.message, last.episode)
         note = None if action is None else action.metadata.get("note")
-        return self._row(result, message_of(result.observation, note))
+        before = EpisodeSummary() if last is None else last.episode
+        return self._row(result, message_of(result.observation, note), before.after(result))
 
-    def _row(self, result: Result, message: str) -> RowResult:
+    def _row(self, result: Result, message: str, episode: EpisodeSummary) -> RowResult:
         return RowResult(
             message=escaped(message, self._tokens),
             reward=result.reward or 0.0,
@@ -286,7 +370,15 @@ class EpisodeRows(Closeable):
             truncated=result.truncated,
             mask=bool((result.metadata or {}).get("mask")),
             observation=result.observation,
+            episode=episode,
         )
+
+
+def reply_of(action: REPLAction) -> str:
+    """Return a reply that means `action`, for records of a policy whose text is not known."""
+    if action.is_final:
+        return f"FINAL({action.final_answer!r})"
+    return f"```repl\n{action.code}\n```" if action.code else ""
 
 
 def message_of(observation: REPLObservation, note: str | None = None) -> str:
@@ -302,5 +394,7 @@ def message_of(observation: REPLObservation, note: str | None = None) -> str:
     return "\n\n".join(parts if note is None else [*parts, note])
 
 
-def _rows_of(n: int, tokens: frozenset[str], arguments: Mapping[str, Any]) -> EpisodeRows:
-    return EpisodeRows(n, template_tokens=tokens, **arguments)
+def _rows_of(
+    n: int, tokens: frozenset[str], recording: Mapping[str, Any], arguments: Mapping[str, Any]
+) -> EpisodeRows:
+    return EpisodeRows(n, template_tokens=tokens, **recording, **arguments)

@@ -8,12 +8,13 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import os
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
@@ -21,7 +22,24 @@ from typing import TYPE_CHECKING, Any, Final
 from repl_env.common.lazy_imports import lazy_exports
 from repl_env.common.threads import ThreadPool, start_in_thread
 from repl_env.env.async_episode import Result
-from repl_env.env.rows import EpisodeRows, RowResult, escaped, message_of, template_tokens
+from repl_env.env.rollouts import (
+    FACTS,
+    PREFIX,
+    EpisodeShares,
+    EpisodeSummary,
+    RecordedRollout,
+    RolloutNote,
+    RolloutRecorder,
+    summary_columns,
+)
+from repl_env.env.rows import (
+    EpisodeRows,
+    RowResult,
+    escaped,
+    message_of,
+    reply_of,
+    template_tokens,
+)
 from repl_env.errors import EpisodeAborted
 from repl_env.integrations import ARGUMENTS
 from repl_env.integrations.trl_templates import BetweenReplies, use_fences
@@ -111,6 +129,9 @@ class REPLToolEnv:
         template_tokens: texts that must not stand in what the model is shown, beside those of
             published chat templates:
             `repl_env.env.rows.template_tokens(tokenizer)`.
+        record: a folder for trajectory files of the rollouts, which `repl-env view` shows; None: no
+            files. A reply is recorded as the call that TRL read in it.
+        record_every: of how many groups of rollouts of one task the first is recorded.
         arguments: those of `LocalREPLEnv`; `rubric` scores.
 
     Raises:
@@ -127,9 +148,13 @@ class REPLToolEnv:
         max_iterations: int | None = None,
         timeout_s: float | None = None,
         template_tokens: Iterable[str] = (),
+        record: str | os.PathLike[str] | None = None,
+        record_every: int = 1,
         **arguments: Any,
     ) -> None:
         self._columns = columns_of(columns)
+        self._recorder = RolloutRecorder.of(record, record_every)
+        self._record: RecordedRollout | None = None
         self._shared = {} if max_iterations is None else {"max_iterations": max_iterations}
         self._timeout_s = timeout_s
         self._tokens = frozenset(template_tokens)
@@ -137,8 +162,7 @@ class REPLToolEnv:
         self._opening: list[Future[Result]] = []  # the reset under way, if there is one
         self._error: Exception | None = None  # a fault of the trainer's arguments
         self._last: Result | None = None
-        self._reward = 0.0
-        self._masked = False
+        self._episode = EpisodeSummary()
         # TRL never closes an environment.
         _start_closer()
         weakref.finalize(self, _LEFT.put, (self._env, self._opening)).atexit = False
@@ -146,8 +170,12 @@ class REPLToolEnv:
     def reset(self, **row: Any) -> None:
         """Begin an episode with the columns of a row; the session opens in the background."""
         self._opened()
-        self._last, self._error, self._reward, self._masked = None, None, 0.0, False
+        self._end_record()
+        self._last, self._error, self._episode = None, None, EpisodeSummary()
         request = self._shared | request_of(row, self._columns)
+        if self._recorder is not None:
+            note = RolloutNote(row.get("prompt"), row, role="tool")
+            self._record = self._recorder.rollout(request, note)
         env = self._env
         self._opening.append(_openers.submit(lambda: env.reset(**request)))
 
@@ -176,15 +204,21 @@ class REPLToolEnv:
             Exception: of the reset, whose columns are no arguments, or of the rubric.
         """
         self._opened()
+        self._end_record()
         if self._error is not None:
             raise self._error
-        return None if self._masked else self._reward
+        return self._episode.reward
 
     @property
     def masked(self) -> bool:
         """Whether an infrastructure error touched the episode."""
+        return self.episode.masked
+
+    @property
+    def episode(self) -> EpisodeSummary:
+        """The facts of the episode so far."""
         self._opened()
-        return self._masked
+        return self._episode
 
     @property
     def last(self) -> Result | None:
@@ -207,6 +241,8 @@ class REPLToolEnv:
         """Wait for the reset under way, and keep what it came to."""
         while self._opening:
             self._last = self._guarded(self._opening.pop().result)
+            if self._record is not None and self._last is not None:
+                self._record.begun(self._last.observation)
 
     def _step(self, action: REPLAction) -> str:
         self._opened()
@@ -214,24 +250,32 @@ class REPLToolEnv:
             return _LOST
         if self._last.done:
             return _OVER
+        began = time.time()
         result = self._guarded(lambda: self._env.step(action, timeout_s=self._timeout_s))
         self._last = result
         if result is None:
             return _LOST
-        self._reward += result.reward or 0.0
-        self._masked = self._masked or bool((result.metadata or {}).get("mask"))
-        return escaped(message_of(result.observation), self._tokens)
+        self._episode = self._episode.after(result)
+        message = escaped(message_of(result.observation), self._tokens)
+        if self._record is not None:
+            said = reply_of(action), action.code
+            self._record.step(*said, message, result.observation, began=began)
+        return message
 
     def _guarded(self, act: Callable[[], Result]) -> Result | None:
         """Return the result of `act()`, or None if it fails; `get_reward` reports the failure."""
         try:
             return act()
         except (SandboxError, EpisodeAborted):
-            self._masked = True
+            self._episode = self._episode.lost()
         # The border to TRL, which makes a message for the model of what a tool raises, and goes on.
         except Exception as error:  # noqa: BLE001
             self._error = error
         return None
+
+    def _end_record(self) -> None:
+        if self._record is not None:
+            self._record.end(self._episode)
 
 
 # Environments that nobody holds. The collector finds them in any thread, also in one that has a
@@ -259,9 +303,8 @@ def _close_left() -> None:
 #
 # TRL leaves a rollout out of the baseline of its group only if every reward function gives None.
 
-# Columns that `Rollouts` adds to a batch, for reward functions to read.
-REWARD_COLUMN = "episode_reward"
-MASKED_COLUMN = "episode_masked"
+# Columns that reward functions read: `episode_` before the names of `EpisodeSummary.to_dict`.
+MASKED_COLUMN = f"{PREFIX}masked"
 
 Rewards = Sequence[float | None]
 
@@ -271,18 +314,37 @@ def episode_reward(episode_reward: Rewards, **_: Any) -> list[float | None]:
     return list(episode_reward)
 
 
-def log_masked_share(trainer: Any, share: float) -> None:
-    """Add the masked share of a batch to the metrics that `trainer` logs."""
-    mode = "train" if trainer.model.training else "eval"
-    trainer._metrics[mode]["masked_share"].append(share)
+def episodes_of(environments: Iterable[Any] | None) -> list[EpisodeSummary]:
+    """The facts of the episodes of a trainer's environments; none if some are not of ours."""
+    found = [getattr(each, "episode", None) for each in environments or ()]
+    episodes = [each for each in found if isinstance(each, EpisodeSummary)]
+    return episodes if len(episodes) == len(found) else []
+
+
+def log_shares(trainer: Any, shares: EpisodeShares, episodes: Sequence[EpisodeSummary]) -> None:
+    """Add the shares of a batch, of all processes, to the metrics that `trainer` logs."""
+    from accelerate.utils import gather_object
+
+    facts = [{**each.to_dict(), "answer": None, "answer_value": None} for each in episodes]
+    metrics = trainer._metrics["train" if trainer.model.training else "eval"]
+    batches = len(metrics["masked_share"])
+    for name, share in shares.of(gather_object(facts)).items():
+        # A kind of failure that is new among the batches of one line of the log.
+        metrics[name] += [0.0] * (batches - len(metrics[name]))
+        metrics[name].append(share)
 
 
 def masked_rewards(function: Callable[..., Any]) -> Callable[..., Any]:
     """`function`, a reward function of TRL, with None in the rows of masked rollouts.
 
     ```python
+    def brevity(episode_steps, **_):
+        return [-0.1 * steps for steps in episode_steps]
+
     trainer = GRPOTrainer(model, reward_funcs=[masked_rewards(brevity)], environment_factory=...)
     ```
+    The function gets the columns `episode_answer`, `episode_steps` and so on, one for each name of
+    `EpisodeSummary.to_dict`, with an environment factory and with a `rollout_func` of ours.
     A coroutine function gives a coroutine function. The result can be pickled if `function` can.
 
     Raises:
@@ -309,12 +371,18 @@ class _Masked:
         self.__name__ = getattr(function, "__name__", type(function).__name__)
 
     def __call__(self, **batch: Any) -> list[float | None]:
-        return _without_masked(self.function(**batch), batch)
+        return _without_masked(self.function(**_with_facts(batch)), batch)
 
 
 class _AsyncMasked(_Masked):
     async def __call__(self, **batch: Any) -> list[float | None]:  # type: ignore[override]
-        return _without_masked(await self.function(**batch), batch)
+        return _without_masked(await self.function(**_with_facts(batch)), batch)
+
+
+def _with_facts(batch: dict[str, Any]) -> dict[str, Any]:
+    """The batch with the columns of its episodes, which only `rollout_func` adds by itself."""
+    episodes = episodes_of(batch.get("environments"))
+    return {**summary_columns(episodes), **batch} if episodes else batch
 
 
 def _without_masked(rewards: Rewards, batch: dict[str, Any]) -> list[float | None]:
@@ -334,6 +402,12 @@ def _without_masked(rewards: Rewards, batch: dict[str, Any]) -> list[float | Non
 
 _batch_reset = ThreadPool(1, "repl-trl-reset")
 
+# The stop reason of a rollout whose tokens are used up.
+_CUT = "max_completion_length"
+
+# The arguments of a reset, and the facts of the task for records.
+Task = tuple[dict[str, Any], dict[str, Any]]
+
 
 def rollout_func(dataset: Iterable[Mapping[str, Any]], **arguments: Any) -> Rollouts:
     """The rollout function for the rows of `dataset`; see `Rollouts` for the arguments."""
@@ -349,8 +423,7 @@ class Rollout:
     sampled: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     max_completion_tokens: int = 0
-    reward: float = 0.0
-    masked: bool = False
+    episode: EpisodeSummary = field(default_factory=EpisodeSummary)
     active: bool = True
 
     def add(self, ids: Sequence[int], *, sampled: bool, logprobs: Sequence[float] = ()) -> None:
@@ -382,6 +455,9 @@ class Rollouts:
         role: of messages of the environment; None: "tool" where the chat template has it.
         max_iterations: replies of an episode, where no column says it.
         timeout_s: seconds of execution for one code block; None: the sandbox's limit.
+        record: a folder for trajectory files of the rollouts, which `repl-env view` shows; None: no
+            files. "task_id" or "id", "group_id", "split" and "difficulty" of a row are in them.
+        record_every: of how many groups of rollouts of one task the first is recorded.
         arguments: those of `LocalREPLEnv`, for every rollout; `rubric` scores.
 
     Attributes:
@@ -400,25 +476,29 @@ class Rollouts:
         role: str | None = None,
         max_iterations: int | None = None,
         timeout_s: float | None = None,
+        record: str | os.PathLike[str] | None = None,
+        record_every: int = 1,
         **arguments: Any,
     ) -> None:
+        RolloutRecorder.of(record, record_every)  # which checks the arguments
         self._requests = _requests_of(dataset, columns_of(columns))
         self._role = role
         self._shared = {} if max_iterations is None else {"max_iterations": max_iterations}
         self._timeout_s = timeout_s
-        self._arguments = arguments
+        self._arguments = {"record": record, "record_every": record_every, **arguments}
         self._rows: EpisodeRows | None = None
+        self._shares = EpisodeShares()
         self.environment_seconds = 0.0
         self.seconds = 0.0
         self.__name__ = "rollout_func"
 
     def __call__(self, prompts: list[Any], trainer: Any) -> dict[str, Any]:
-        """One rollout for each prompt, as TRL wants it, with two columns for reward functions."""
+        """One rollout for each prompt, as TRL wants it, with the columns for reward functions."""
         start = time.monotonic()
         tokenizer = trainer._tokenizer
-        rows = self._rows_for(len(prompts), tokenizer)
-        opening = self._open(rows, prompts)
         between = BetweenReplies(tokenizer, self._role, dict(trainer.chat_template_kwargs))
+        rows = self._rows_for(len(prompts), tokenizer)
+        opening = self._open(rows, prompts, between.role)
         rollouts = [Rollout(list(ids)) for ids in trainer._tokenize_prompts(prompts)[0]]
         for rollout in rollouts:
             rollout.max_completion_tokens = _max_completion_tokens(trainer, rollout)
@@ -429,9 +509,11 @@ class Rollouts:
                 if result is not None:
                     _append_feedback(rollout, result, between)
                 elif reply is not None:
-                    rollout.masked, rollout.active = True, False
+                    rollout.episode, rollout.active = rollout.episode.lost(), False
+        for number in range(len(rollouts)):
+            rows.leave(number, _CUT)
         self.seconds += time.monotonic() - start
-        log_masked_share(trainer, sum(each.masked for each in rollouts) / len(rollouts))
+        log_shares(trainer, self._shares, [each.episode for each in rollouts])
         return _outputs(rollouts)
 
     def close(self) -> None:
@@ -447,15 +529,20 @@ class Rollouts:
             self._rows = EpisodeRows(n, template_tokens=tokens, **self._arguments)
         return self._rows
 
-    def _open(self, rows: EpisodeRows, prompts: Sequence[Any]) -> Future[Any]:
+    def _open(self, rows: EpisodeRows, prompts: Sequence[Any], role: str) -> Future[Any]:
         """Begin the episodes, which open while the model writes."""
-        requests = [self._request(prompt) for prompt in prompts]
+        tasks = [self._task(prompt) for prompt in prompts]
+        requests = [request for request, _ in tasks]
+        notes = [
+            RolloutNote(prompt, facts, role)
+            for prompt, (_, facts) in zip(prompts, tasks, strict=True)
+        ]
         shared = self._shared
         return _batch_reset.submit(
-            lambda: rows.reset(requests, only=range(len(requests)), **shared)
+            lambda: rows.reset(requests, only=range(len(requests)), notes=notes, **shared)
         )
 
-    def _request(self, prompt: Any) -> dict[str, Any]:
+    def _task(self, prompt: Any) -> Task:
         try:
             return self._requests[_key(prompt)]
         except KeyError:
@@ -520,14 +607,14 @@ def _write(trainer: Any, rollouts: Sequence[Rollout]) -> list[str | None]:
 
 def _append_feedback(rollout: Rollout, result: RowResult, between: BetweenReplies) -> None:
     """Add what a reply came to."""
-    rollout.reward += result.reward
-    rollout.masked = result.mask
+    rollout.episode = result.episode
     rollout.active = not result.done
     if result.done:
         return
     ids = between.ids(rollout.completion, result.message)
     if len(rollout.completion) + len(ids) >= rollout.max_completion_tokens:
         rollout.active = False  # no token would be left for a reply
+        rollout.episode = replace(rollout.episode, stop_reason=_CUT)
     else:
         rollout.add(ids, sampled=False)
 
@@ -539,24 +626,24 @@ def _outputs(rollouts: Sequence[Rollout]) -> dict[str, Any]:
         "logprobs": None,
         # TRL's mask of the policy's tokens, by which it counts the tokens of the loss too.
         "env_mask": [
-            [0] * len(rollout.sampled) if rollout.masked else rollout.sampled
+            [0] * len(rollout.sampled) if rollout.episode.masked else rollout.sampled
             for rollout in rollouts
         ],
-        REWARD_COLUMN: [None if rollout.masked else rollout.reward for rollout in rollouts],
-        MASKED_COLUMN: [rollout.masked for rollout in rollouts],
+        **summary_columns([rollout.episode for rollout in rollouts]),
     }
 
 
 def _requests_of(
     dataset: Iterable[Mapping[str, Any]], columns: Mapping[str, str]
-) -> dict[str, dict[str, Any]]:
-    """The arguments of the reset for each prompt."""
-    requests: dict[str, dict[str, Any]] = {}
+) -> dict[str, Task]:
+    """The arguments of the reset for each prompt, and the facts of its task."""
+    requests: dict[str, Task] = {}
     for number, row in enumerate(dataset):
         if "prompt" not in row:
             raise ValueError(f"row {number} of the dataset has no prompt")
         request = request_of(row, columns)
-        if requests.setdefault(_key(row["prompt"]), request) != request:
+        facts = {name: row[name] for name in FACTS if row.get(name) is not None}
+        if requests.setdefault(_key(row["prompt"]), (request, facts))[0] != request:
             raise ValueError(
                 f"row {number} of the dataset has the prompt of another row, and differs from it: "
                 "give the last message of the prompt a key of its own, as {'task': '17'}"

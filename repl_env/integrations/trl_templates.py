@@ -21,17 +21,20 @@ class BetweenReplies:
         role: of the message; None: "tool", where the template renders that, else "user".
         options: of the chat template.
 
+    Attributes:
+        role: of the message, as it is rendered.
+
     Raises:
         ValueError: the template renders no reply, or not the role.
     """
 
     def __init__(self, tokenizer: Any, role: str | None, options: dict[str, Any]) -> None:
         self._tokenizer, self._options = tokenizer, options
-        self._role = self._role_of(role)
+        self.role = self._role_of(role)
 
     def ids(self, reply: list[int], message: str) -> list[int]:
         """Return the tokens that follow `reply`, which may already end with its end token."""
-        text = self._behind(self._role, message)
+        text = self._behind(self.role, message)
         eos = self._tokenizer.eos_token
         if eos and reply and reply[-1] == self._tokenizer.eos_token_id:
             text = text.removeprefix(eos)

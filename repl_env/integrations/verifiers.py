@@ -6,6 +6,8 @@ called `repl-env-verifiers`.
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -13,9 +15,11 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from repl_env import ModelError, REPLObservation, StepResult
+from repl_env.env.rollouts import RecordedRollout, RolloutNote, RolloutRecorder
 from repl_env.env.rows import action_of_reply, escaped, message_of
 from repl_env.integrations import needing
 from repl_env.integrations.verifiers_episodes import (
+    LOST_SESSION_ERRORS,
     Episode,
     EpisodeRecord,
     REPLData,
@@ -153,6 +157,10 @@ class REPLTaskEnvConfig(vf.EnvConfig):
     loop; `REPLHarness` runs ours, with sub-calls."""
     sessions: SessionConfig = SessionConfig()
     """Those of the mode "chat"; the harness and the toolset have their own."""
+    record: Path | None = None
+    """A folder for trajectory files of the rollouts of the mode "chat", for `repl-env view`."""
+    record_every: int = Field(1, ge=1)
+    """Of how many tasks the rollouts of the first are recorded."""
 
     @model_validator(mode="before")
     @classmethod
@@ -196,25 +204,56 @@ class REPLTaskEnv(vf.Env[REPLTaskEnvConfig]):
             task_prompt=question, max_iterations=turns_of(data), **request_of(data)
         )
         next_message = _opening(question, data, result.observation.context_length)
+        rollout = self._rollout(data, question, next_message)
+        if rollout is not None:
+            rollout.begun(result.observation)
         try:
             while not record.done:
                 segment = await talk.turn(escaped(next_message))
                 if segment.terminated:
                     await self._give_up(episode, record)
                     return
-                result, next_message = await self._step(episode, segment.last_reply, result)
+                reply = segment.last_reply
+                result, next_message = await self._step(episode, reply, result, rollout)
                 record.add(result)
                 record.check()
+        except LOST_SESSION_ERRORS:
+            if rollout is not None:
+                rollout.end(record.episode.lost())
+            raise
         finally:
             record.write(talk.trace)
+            if rollout is not None:
+                await asyncio.to_thread(rollout.end, record.episode)
 
     async def _step(
-        self, episode: Episode, reply: str, last: StepResult[REPLObservation]
+        self,
+        episode: Episode,
+        reply: str,
+        last: StepResult[REPLObservation],
+        rollout: RecordedRollout | None,
     ) -> tuple[StepResult[REPLObservation], str]:
         """The result of a reply, and its text for the model."""
-        action = action_of_reply(reply, last.observation.available_variables)
+        action, began = action_of_reply(reply, last.observation.available_variables), time.time()
         result = await episode.step(action, timeout_s=self.config.sessions.timeout_s)
-        return result, message_of(result.observation, action.metadata.get("note"))
+        message = message_of(result.observation, action.metadata.get("note"))
+        if rollout is not None:
+            rollout.step(reply, action.code, message, result.observation, began=began)
+        return result, message
+
+    def _rollout(self, data: vf.TaskData, question: str, opening: str) -> RecordedRollout | None:
+        """The record of an episode. The rollouts of one task are a group, whenever they begin."""
+        recorder = RolloutRecorder.of(self.config.record, self.config.record_every)
+        if recorder is None:
+            return None
+        name = getattr(data, "name", None) or getattr(data, "id", None)
+        system = data.system_prompt or RLM_SYSTEM_PROMPT_SHORT
+        prompt = [
+            {"role": "system", "content": system},
+            {"role": "user", "content": escaped(opening)},
+        ]
+        facts = {} if name is None else {"task_id": str(name), "group_id": str(name)}
+        return recorder.rollout({"task_prompt": question}, RolloutNote(prompt, facts))
 
     async def _give_up(self, episode: Episode, record: EpisodeRecord) -> None:
         """Score an episode that a limit of verifiers has ended, as one whose turns are used up."""
@@ -357,6 +396,7 @@ class _Cells:
 
     def __init__(self) -> None:
         self._turns: dict[int, EpisodeRecord] = {}
+        self._components: dict[str, float] = {}
         self._done = False
 
     def __call__(self, event: AnyEvent) -> None:
@@ -365,6 +405,9 @@ class _Cells:
         seen, turn = event.observation, self._turns.setdefault(event.turn, EpisodeRecord())
         turn.rewards.append(float(seen.reward or 0.0))
         turn.task_rewards.append(float(seen.task_reward or 0.0))
+        turn.error_kinds.append(seen.error_kind)
+        for name, part in (seen.metadata.get("reward_components") or {}).items():
+            self._components[name] = self._components.get(name, 0.0) + part
         self._done = seen.done
 
     def record(self, result: RLMRunResult | None) -> EpisodeRecord:
@@ -372,14 +415,19 @@ class _Cells:
         turns = self._turns.values()
         rewards = [sum(turn.rewards) for turn in turns]
         parts = [sum(turn.task_rewards) for turn in turns]
+        kinds = [next(filter(None, reversed(turn.error_kinds)), None) for turn in turns]
+        facts: dict[str, Any] = {"error_kinds": kinds, "components": self._components}
         if result is None:
-            return EpisodeRecord(rewards=rewards, task_rewards=parts)
+            return EpisodeRecord(rewards=rewards, task_rewards=parts, **facts)
         if not self._done:  # it ended by prose, or by a limit
             rewards.append(float(result.reward or 0.0))
             parts.append(float(result.task_reward or 0.0))
+            kinds.append(None)
         return EpisodeRecord(
             rewards=rewards,
             task_rewards=parts,
+            answer_value=result.answer_value,
+            **facts,
             done=result.ended == "terminated",
             final_answer=result.final_answer,
             stop_reason=result.stop_reason,

@@ -13,6 +13,7 @@ from pydantic import BaseModel, Field, JsonValue, model_validator
 from repl_env import (
     AsyncLocalREPLEnv,
     EpisodeAborted,
+    EpisodeSummary,
     REPLEnv,
     REPLObservation,
     SandboxError,
@@ -104,17 +105,35 @@ class EpisodeRecord(BaseModel):
     """Of the last turn."""
     mask: bool = False
     """Whether a failure of the infrastructure touched the episode."""
+    answer_value: JsonValue = None
+    error_kinds: list[str | None] = Field(default_factory=list)
+    """For each turn the kind of its failure, or None."""
+    components: dict[str, float] = Field(default_factory=dict)
+    """The sums of the reward components, by name."""
 
     def add(self, result: StepResult[REPLObservation]) -> None:
         """Note a step."""
-        observation, metadata = result.observation, result.metadata or {}
-        self.rewards.append(float(result.reward or 0.0))
-        self.task_rewards.append(float(observation.task_reward or 0.0))
+        episode = self.episode.after(result)
+        self.rewards, self.task_rewards = list(episode.rewards), list(episode.task_rewards)
+        self.error_kinds, self.components = list(episode.error_kinds), dict(episode.components)
+        self.final_answer, self.answer_value = episode.answer, episode.answer_value
+        self.stop_reason, self.mask = episode.stop_reason, episode.masked
+        self.error_kind = result.observation.error_kind
         self.done = result.done
-        self.final_answer = observation.final_answer
-        self.error_kind = observation.error_kind
-        self.stop_reason = metadata.get("stop_reason")
-        self.mask = bool(metadata.get("mask"))
+
+    @property
+    def episode(self) -> EpisodeSummary:
+        """The facts of the episode, by the names that reward functions know."""
+        return EpisodeSummary(
+            answer=self.final_answer,
+            answer_value=self.answer_value,
+            rewards=tuple(self.rewards),
+            task_rewards=tuple(self.task_rewards),
+            error_kinds=tuple(self.error_kinds),
+            components=self.components,
+            masked=self.mask,
+            stop_reason=self.stop_reason,
+        )
 
     @property
     def task_reward(self) -> float:

@@ -13,7 +13,6 @@ from repl_env.integrations import TORCHRL, needing
 if TYPE_CHECKING:
     from repl_env.integrations.torchrl.chat import DatasetREPLChatEnv, REPLChatEnv
     from repl_env.integrations.torchrl.chat_tasks import TaskPrimer
-    from repl_env.integrations.torchrl.datasets import log_masked_share
     from repl_env.integrations.torchrl.mlgym import (
         ConditionalSkip,
         EvaluationOutputParser,
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
         get_args,
         make_mlgym,
     )
+    from repl_env.integrations.torchrl.results import EpisodeReward, LogEpisodes
     from repl_env.integrations.torchrl.tools import REPLToolTransform
 
 _NAMES_BY_MODULE = {
@@ -50,16 +50,18 @@ _NAMES_BY_MODULE = {
         "make_mlgym",
     ),
     "repl_env.integrations.torchrl.chat_tasks": ("TaskPrimer",),
-    "repl_env.integrations.torchrl.datasets": ("log_masked_share",),
     "repl_env.integrations.torchrl.mlgym_config": ("get_args",),
+    "repl_env.integrations.torchrl.results": ("EpisodeReward", "LogEpisodes"),
     "repl_env.integrations.torchrl.tools": ("REPLToolTransform",),
 }
 
 __all__ = [
     "ConditionalSkip",
     "DatasetREPLChatEnv",
+    "EpisodeReward",
     "EvaluationOutputParser",
     "IsolateCodeBlock",
+    "LogEpisodes",
     "MLGymBaseTransform",
     "MLGymRewardAssignment",
     "MLGymWrapper",
@@ -73,7 +75,6 @@ __all__ = [
     "TaskSampler",
     "TemplateTransform",
     "get_args",
-    "log_masked_share",
     "make_mlgym",
 ]
 

@@ -5,6 +5,7 @@ Both environments are here because each makes the other (`REPLChatEnv.from_datal
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -15,14 +16,11 @@ from torchrl.data import Composite
 from torchrl.envs import EnvBase, TransformedEnv
 
 from repl_env.common.display import set_module
+from repl_env.env.rollouts import RolloutNote
 from repl_env.env.rows import EpisodeRows, RowResult
 from repl_env.integrations.torchrl.chat_tasks import TASK_COLUMNS, ChatRow, DatasetEnv, RowTask
 from repl_env.integrations.torchrl.datasets import (
     rows_of,
-    set_stepped,
-    with_endings,
-    with_marks,
-    with_rewards,
     with_state_columns,
 )
 from repl_env.integrations.torchrl.prompts import (
@@ -39,6 +37,12 @@ from repl_env.integrations.torchrl.prompts import (
     prompts_of,
     queries,
     stacked,
+)
+from repl_env.integrations.torchrl.results import (
+    set_stepped,
+    with_endings,
+    with_marks,
+    with_rewards,
 )
 
 if TYPE_CHECKING:
@@ -97,7 +101,11 @@ class ChatEpisodes:
             }
         self._forget(rows_by_number)  # until all are reset, because a row that fails has no episode
         requests = [task.request() for task in tasks.values()]
-        self.episodes.reset(requests, only=list(tasks), max_iterations=max_iterations)
+        notes = [
+            RolloutNote([*before, *task.conversation], task.facts, self._template.user_role)
+            for task in tasks.values()
+        ]
+        self.episodes.reset(requests, only=list(tasks), notes=notes, max_iterations=max_iterations)
         for number, row in rows_by_number.items():
             self._rows[number] = row
 
@@ -121,6 +129,8 @@ class ChatEpisodes:
             beyond = self._excess(prompt) > 0
             row = replace(rows[number], prompt=prompt, beyond_window=beyond, replaced=None)
             self._rows[number] = row
+            if beyond:
+                self.episodes.leave(number, "max_prompt_tokens")
         return results
 
     def shown(self, *, with_tasks: bool = False) -> list[TensorDictBase]:
@@ -233,7 +243,8 @@ class REPLChatEnv(EnvBase, metaclass=_WithTokenizer):
     that are arguments of an episode's reset, as `context`, `expected_answer` and `task_prompt`
     (default: the last message of the query), and `task_id` (default: a hash of the row). A step
     adds to the next prompt: `reward`, `task_reward`, `done`, `terminated` (answered), `truncated`
-    (ended by a limit) and `masked`: float32 and bool of shape (*batch, 1).
+    (ended by a limit) and `masked`: float32 and bool of shape (*batch, 1); and `episode`, the facts
+    of each row's episode by the names of `repl_env.EpisodeSummary.to_dict`.
 
     Args:
         input_mode: "history", "text" or "tokens". The latter two need a `tokenizer`.
@@ -248,6 +259,9 @@ class REPLChatEnv(EnvBase, metaclass=_WithTokenizer):
             prompt is longer is truncated. Default: the tokenizer's `model_max_length`, if it has
             one.
         max_iterations: steps of an episode, after which it is truncated.
+        record: a folder for trajectory files of the rollouts, which `repl-env view` shows; None: no
+            files.
+        record_every: of how many groups of rollouts of one task the first is recorded.
         arguments: those of `LocalREPLEnv`, for every row.
 
     Raises:
@@ -273,6 +287,8 @@ class REPLChatEnv(EnvBase, metaclass=_WithTokenizer):
         device: torch.device | None = None,
         max_prompt_tokens: int | None = None,
         max_iterations: int | None = None,
+        record: str | os.PathLike[str] | None = None,
+        record_every: int = 1,
         **arguments: Any,
     ) -> None:
         check_input_mode(input_mode, tokenizer)
@@ -290,7 +306,13 @@ class REPLChatEnv(EnvBase, metaclass=_WithTokenizer):
         self.max_iterations = max_iterations
         template = ChatTemplate(tokenizer, self.template_kwargs, user_role, policy_role)
         self._chat = ChatEpisodes(
-            EpisodeRows(shape.numel(), template_tokens=template.tokens, **arguments),
+            EpisodeRows(
+                shape.numel(),
+                template_tokens=template.tokens,
+                record=record,
+                record_every=record_every,
+                **arguments,
+            ),
             template,
             prompts_of(input_mode, template, user_role, policy_role),
             self.max_prompt_tokens,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -36,8 +37,9 @@ if TYPE_CHECKING:
 TASK_COLUMNS = (*ARGUMENTS, *LABELS)
 # Columns that tell tasks of one query apart.
 _TELLING = ("context", "contexts", "files", "task_prompt", "expected_answer")
+_HASH = re.compile("[0-9a-f]{16}")  # as `task_id` makes them
 _NOT_OF_A_TASK = frozenset(
-    {"done", "terminated", "truncated", "reward", "task_reward", "masked", "next"}
+    {"done", "terminated", "truncated", "reward", "task_reward", "masked", "episode", "next"}
     | {"_reset", "_step", "history", "text", "tokens", "masks", "log_probs"}
 )
 
@@ -63,6 +65,17 @@ class RowTask:
         """The task as entries of a row's tensordict."""
         columns = {name: NonTensorData(value) for name, value in self.columns.items()}
         return self.others.copy().update(columns)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The facts of the task for records, without a task id that is a hash.
+
+        The hash is of the expected answer too, which could be found by trying answers.
+        """
+        facts = {name: self.columns[name] for name in LABELS}
+        if _HASH.fullmatch(str(facts["task_id"])):
+            del facts["task_id"]
+        return facts
 
     def request(self) -> dict[str, Any]:
         """The arguments of the episode's reset."""

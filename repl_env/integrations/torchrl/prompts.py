@@ -153,7 +153,7 @@ class ChatTemplate:
     ) -> None:
         self.tokenizer = tokenizer
         self._options = dict(options)
-        self._user, self._policy = user_role, policy_role
+        self.user_role, self._policy = user_role, policy_role
         self.tokens = frozenset() if tokenizer is None else template_tokens(tokenizer)
         # TorchRL renders ChatML for each tokenizer whose template it does not take.
         self._special = _CHATML | special_tokens(tokenizer)
@@ -186,9 +186,9 @@ class ChatTemplate:
             ValueError: the template drops replies.
         """
         conversation = [
-            {"role": self._user, "content": "-"},
+            {"role": self.user_role, "content": "-"},
             {"role": self._policy, "content": _REPLY},
-            {"role": self._user, "content": message},
+            {"role": self.user_role, "content": message},
         ]
         _, found, behind = self.text(history_of(conversation)).partition(_REPLY)
         if not found:
@@ -294,7 +294,7 @@ class HistoryPrompts:
 
     def __init__(self, template: ChatTemplate, user_role: str, policy_role: str) -> None:
         self._template = template
-        self._user, self._policy = user_role, policy_role
+        self.user_role, self._policy = user_role, policy_role
 
     def specs(self, shape: torch.Size) -> tuple[Composite, Composite]:
         prompt, full = (ChatHistory.default_spec(shape=shape, keys=[k]) for k in ("prompt", "full"))
@@ -316,7 +316,7 @@ class HistoryPrompts:
         return PolicyReply(text, messages.with_one(reply_message))
 
     def following(self, reply: PolicyReply, message: str) -> Prompt:
-        return reply.so_far.with_one({"role": self._user, "content": message})
+        return reply.so_far.with_one({"role": self.user_role, "content": message})
 
     def length(self, prompt: Prompt) -> int:
         return int(self._template.ids(self._template.text(prompt.history())).numel())

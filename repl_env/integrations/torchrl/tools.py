@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Mapping
 from typing import Any, Self
 
@@ -11,22 +12,27 @@ from torchrl.data import Composite
 from torchrl.envs.llm.transforms.tools import ToolTransformBase
 
 from repl_env.common.display import set_module
+from repl_env.env.rollouts import RolloutNote, RolloutRecorder
 from repl_env.env.rows import EpisodeRows, RowResult, template_tokens
 from repl_env.integrations.torchrl.chat import REPLChatEnv
 from repl_env.integrations.torchrl.datasets import (
     LABELS,
     PADDING,
     columns_of,
+    conversation_of,
     last_reply,
+    plain,
     request_of,
     rows_of,
+    with_messages,
+    with_state_columns,
+)
+from repl_env.integrations.torchrl.results import (
     set_begun,
     set_stepped,
     with_endings,
     with_marks,
-    with_messages,
     with_rewards,
-    with_state_columns,
 )
 from repl_env.local import LocalREPLEnv
 
@@ -46,7 +52,8 @@ class REPLToolTransform(ToolTransformBase):
     code printed can begin or end a turn: tokens of chat templates in it are broken by a backslash.
 
     Entries of a step: `reward`, `task_reward`, `done`, `terminated`, `truncated`, `masked`,
-    float32 and bool of shape (*batch, 1).
+    float32 and bool of shape (*batch, 1); and `episode`, the facts of each row's episode by the
+    names of `repl_env.EpisodeSummary.to_dict`.
 
     Args:
         tool_name: the role of the messages.
@@ -56,6 +63,9 @@ class REPLToolTransform(ToolTransformBase):
             that are named as an argument.
         max_iterations: replies of an episode, where no column says it.
         timeout_s: seconds of execution for one block; None: the sandbox's limit.
+        record: a folder for trajectory files of the rollouts, which `repl-env view` shows; None: no
+            files.
+        record_every: of how many groups of rollouts of one task the first is recorded.
         arguments: those of `LocalREPLEnv`, for every row; `rubric` scores.
 
     Clones and pickles hold the arguments and no session: they begin with a reset.
@@ -72,16 +82,19 @@ class REPLToolTransform(ToolTransformBase):
         columns: Mapping[str, str] | Collection[str] | None = None,
         max_iterations: int | None = None,
         timeout_s: float | None = None,
+        record: str | os.PathLike[str] | None = None,
+        record_every: int = 1,
         **arguments: Any,
     ) -> None:
         super().__init__()
+        RolloutRecorder.of(record, record_every)  # which checks the arguments
         LocalREPLEnv(**arguments)  # which checks them; a session begins with a reset
         self.tool_role = tool_name
         self.tokenizer = tokenizer
         self.timeout_s = timeout_s
         self._columns = columns_of(columns)
         self._shared = {} if max_iterations is None else {"max_iterations": max_iterations}
-        self._arguments = arguments
+        self._arguments = {"record": record, "record_every": record_every, **arguments}
         self._rows: EpisodeRows | None = None
         self._mask: Tensor | None = None  # of the reset under way
 
@@ -126,7 +139,8 @@ class REPLToolTransform(ToolTransformBase):
         only = None if mask is None else [row for row, at in enumerate(_flags(mask, rows)) if at]
         given = rows_of(tensordict_reset, tensordict_reset.batch_dims)
         requests = [request_of(row, self._columns, base.data_key) for row in given]
-        rows.reset(requests, only=only, **self._shared)
+        notes = [self._note(given[row]) for row in (range(len(given)) if only is None else only)]
+        rows.reset(requests, only=only, notes=notes, **self._shared)
         set_begun(tensordict_reset)
         return tensordict_reset
 
@@ -155,6 +169,12 @@ class REPLToolTransform(ToolTransformBase):
         # A stack of rows: of a plain tensordict TorchRL could not reset only some, whose
         # conversations are then of another length.
         return next_tensordict.to_lazystack(0)
+
+    def _note(self, row: TensorDictBase) -> RolloutNote:
+        facts = {name: plain(row.get(name, None)) for name in LABELS}
+        history = row.get("history", None)
+        prompt = None if history is None else conversation_of(history.prompt)
+        return RolloutNote(prompt, facts, self.tool_role)
 
     def _chat_env(self) -> Any:
         """The environment below; RuntimeError if it is no chat of TorchRL's in history mode."""

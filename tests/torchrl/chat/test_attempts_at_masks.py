@@ -16,7 +16,7 @@ from torchrl.objectives.llm import GRPOLoss
 
 from repl_env import ExactMatchRubric
 from repl_env.errors import ModelError
-from repl_env.integrations.torchrl import log_masked_share
+from repl_env.integrations.torchrl import LogEpisodes
 from repl_sandbox import Limits
 from tests.internals import session_links
 from tests.torchrl.chat.chat_batches import IGNORED, batch
@@ -107,7 +107,9 @@ def test_attempts_to_be_masked_have_the_gradient_of_wrong_answers(make, tokenize
     steps = last_steps(env, Scripted(tokenizer, "tokens", ATTEMPTS))
     whole = lazy_stack(steps)
     assert whole["next", "done"].all() and not whole["next", "masked"].any()
-    assert log_masked_share(whole) == {"masked_share": 0.0, "log_pbar": True}
+    logged = LogEpisodes()(whole)
+    assert logged["masked_share"] == 0.0 and logged["log_pbar"] is True
+    assert logged["failed_share/crash"] > 0
 
     kept = ~whole["next", "masked"].flatten()
     rewards = whole["next", "reward"].flatten()
@@ -128,4 +130,4 @@ def test_the_masked_share_for_the_logs(done, share):
     step["next"] = batch("a", "b", "c")
     step["next", "masked"] = torch.tensor([[True], [False], [False]])
     step["next", "done"] = torch.tensor(done).unsqueeze(-1)
-    assert log_masked_share(step)["masked_share"] == pytest.approx(share)
+    assert LogEpisodes()(step)["masked_share"] == pytest.approx(share)

@@ -93,6 +93,11 @@ def trainer_of(
     return trainer
 
 
+def rewrite(trainer: GRPOTrainer, replies: Sequence[Sequence[str | Callable[[], str]]]) -> None:
+    """Give the trainer's script other replies, for its next batch."""
+    trainer._generate_single_turn = Script(trainer._tokenizer, replies)
+
+
 def batch_of(trainer: GRPOTrainer) -> list[dict[str, Any]]:
     """The rows of the trainer's batch, each as often as it has rollouts."""
     return [dict(row) for row in trainer.train_dataset for _ in range(trainer.num_generations)]
