@@ -11,6 +11,7 @@ import io
 import tempfile
 import threading
 from pathlib import Path
+from urllib.parse import quote
 
 from PIL import Image
 from playwright.sync_api import Browser, Page, expect
@@ -19,6 +20,7 @@ from repl_env.display.files import NamedFiles
 from repl_env.display.pages import ViewServer
 from repl_env.display.viewer import ViewData
 from tests.web.browser import Watched, chromium
+from tests.web.recorded_rollouts import record_training
 from tests.web.recorded_runs import record_all
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
@@ -31,6 +33,8 @@ SAMPLES = [f"sample-{number}.jsonl" for number in range(1, 5)]
 PAGES: dict[str, tuple[str, str | None]] = {
     "runs": ("#/", None),
     "group": ("#/?group=billing-rise%2F7", None),
+    "groups": ("#/groups", None),
+    "rollouts": ("#/side?group={GROUP}", None),
     "tree": (f"#/run/{{{RUN}}}", None),
     "run": (f"#/run/{{{RUN}}}/0", None),
     "turn": (f"#/run/{{{RUN}}}/0/turn/4", None),
@@ -56,6 +60,8 @@ def main() -> None:
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         runs = given.runs or record_all(Path(scratch))
+        if given.runs is None and not given.readme:
+            record_training(runs / "training")
         with ViewServer(ViewData(NamedFiles([runs]))) as server, chromium() as browser:
             threading.Thread(target=server.serve_forever, daemon=True).start()
             if given.readme:
@@ -89,7 +95,11 @@ def take(
     page.goto(server.url)
     page.wait_for_selector(".run-row")
     ids = {file["name"]: file["id"] for file in server.data.listing()["files"]}
+    groups = [
+        root["group"] for file in server.data.listing()["files"] for root in file.get("roots", [])
+    ]
     for name, (place, below) in pages.items():
+        place = place.replace("{GROUP}", quote(max(filter(None, groups), default=""), safe=""))
         for file, number in ids.items():
             place = place.replace(f"{{{file}}}", number)
         page.goto(f"{server.origin}/{place}")

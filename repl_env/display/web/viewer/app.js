@@ -7,15 +7,16 @@ import { useSignal } from "../shared/use_signal.js";
 import { link, route } from "./data/router.js";
 import { ComparisonPage } from "./pages/comparison_page.js";
 import { EvaluationPage } from "./pages/evaluation_page.js";
+import { GroupListPage } from "./pages/group_list_page.js";
 import { RunListPage } from "./pages/run_list_page.js";
 import { SideBySidePage } from "./pages/side_by_side_page.js";
 import { TrajectoryPage } from "./pages/trajectory_page.js";
 
 const PAGES = {
-  runs: RunListPage, run: TrajectoryPage, side: SideBySidePage, evaluation: EvaluationPage, compare: ComparisonPage,
+  runs: RunListPage, groups: GroupListPage, run: TrajectoryPage, side: SideBySidePage, evaluation: EvaluationPage, compare: ComparisonPage,
 };
 
-const TITLES = { runs: "Runs", run: "Trajectory", side: "Side by side", evaluation: "Evaluation", compare: "Comparison" };
+const TITLES = { runs: "Runs", groups: "Groups", run: "Trajectory", side: "Side by side", evaluation: "Evaluation", compare: "Comparison" };
 
 function Page({ source }) {
   const { path, query } = useSignal(route);

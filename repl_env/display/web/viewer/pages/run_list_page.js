@@ -4,22 +4,16 @@ import { html, useMemo, useState } from "../../vendor/preact-htm.module.js";
 import { count, dollars, duration, isNumber, oneLine, plural, score } from "../../shared/format.js";
 import { Empty, Failure, Loading } from "../../shared/page_states.js";
 import { VirtualList } from "../../shared/virtual_list.js";
+import { groupsOf, mean, runsOf } from "../data/groups.js";
 import { link, replaceRoute } from "../data/router.js";
 import { useListing } from "../data/use_data.js";
 import { EvaluationList } from "../parts/evaluation_list.js";
 import { Histogram, isInBin } from "../parts/histogram.js";
 import { Score, StopBadge } from "../parts/labels.js";
+import { ListTabs } from "../parts/list_tabs.js";
 
 const ROW = 60;
 const MAX_SIDE = 6; // runs side by side
-
-function runsOf(listing) {
-  return listing.files.filter((file) => file.kind === "trajectory").flatMap((file) => file.roots.map((root) => ({
-    ...root, file: file.id, name: file.name, key: `${file.id}:${root.run}`, several: file.roots.length > 1,
-    stop: root.done ? root.stop_reason ?? "" : "running", error: root.error_kind ?? "",
-    usd: root.total?.usd,
-  })));
-}
 
 const SORTS = {
   "": null,
@@ -84,7 +78,7 @@ function RunRow({ run, index, picked, pick }) {
       <span class="ends"><${StopBadge} stop=${run.stop} error=${run.error} /></span>
       <span class="cell-score"><${Score} value=${run.reward} /></span>
       <span class="number muted wide">${run.iterations === undefined || run.iterations === null ? "" : plural(run.iterations, "turn")}</span>
-      <span class="number muted wide">${dollars(run.usd, run.total?.unpriced_calls)}</span>
+      <span class="number muted wide">${run.total?.input_tokens === 0 && run.usd === 0 ? "" : dollars(run.usd, run.total?.unpriced_calls)}</span>
       <span class="number muted wide">${duration(run.seconds)}</span>
     </a></div>`;
 }
@@ -96,15 +90,15 @@ function RunTable({ runs, all, scores, query, set }) {
     if (!next.delete(key)) next.add(key);
     setPicked(next);
   };
-  const sides = picked.size > 1 ? [...picked] : query.get("group") ? runs.slice(0, MAX_SIDE).map((run) => run.key) : [];
-  const scored = runs.map((run) => run.reward).filter(isNumber);
-  const mean = scored.length === 0 ? null : scored.reduce((sum, each) => sum + each, 0) / scored.length;
+  const group = query.get("group");
+  const side = picked.size > 1 ? { runs: [...picked].slice(0, MAX_SIDE).join(",") } : group ? { group, score: query.get("score") } : null;
+  const average = mean(runs.map((run) => run.reward));
   return html`<section class="panel runs">
     <header><h2>Runs</h2><span class="muted" role="status">${runs.length === all.length ? count(all.length) : `${count(runs.length)} of ${count(all.length)}`}</span>
-      ${mean === null ? null : html`<span class="muted">mean score <b class="number">${score(mean)}</b></span>`}
+      ${average === null ? null : html`<span class="muted">mean score <b class="number">${score(average)}</b></span>`}
       <span class="grow"></span>
-      ${sides.length < 2 ? html`<span class="muted hint">Choose runs to see them side by side</span>`
-        : html`<a class="button" href=${link(["side"], { runs: sides.slice(0, MAX_SIDE).join(",") })}>Side by side (${Math.min(sides.length, MAX_SIDE)})</a>`}
+      ${side === null ? html`<span class="muted hint">Choose runs to see them side by side</span>`
+        : html`<a class="button" href=${link(["side"], side)}>Side by side (${picked.size > 1 ? Math.min(picked.size, MAX_SIDE) : runs.length})</a>`}
     </header>
     <div class="toolbar"><${Filters} runs=${all} query=${query} set=${set} />
       ${scores.length < 2 ? null : html`<${Histogram} values=${scores}
@@ -121,6 +115,7 @@ function RunTable({ runs, all, scores, query, set }) {
 export function RunListPage({ source, query }) {
   const { value, error } = useListing(source);
   const runs = useMemo(() => (value === null ? [] : runsOf(value)), [value]);
+  const groups = useMemo(() => groupsOf(runs), [runs]);
   if (value === null) return error === null ? html`<${Loading} what="Reading the files" />` : html`<${Failure} title="The list cannot be read" error=${error} />`;
   const set = (name, chosen) => {
     const next = name === null ? {} : { ...Object.fromEntries(query), [name]: chosen };
@@ -139,6 +134,7 @@ export function RunListPage({ source, query }) {
     ${error === null ? null : html`<p class="note bad-text" role="alert">${error.message}</p>`}
     ${value.full ? html`<p class="note">Only the first ${count(value.files.length)} files are listed.</p>` : null}
     ${broken.map((file) => html`<p class="note bad-text" key=${file.id}>${file.name}: ${file.error}</p>`)}
+    <${ListTabs} runs=${runs} groups=${groups} chosen="runs" />
     ${evaluations.length === 0 ? null : html`<${EvaluationList} files=${evaluations} />`}
     ${runs.length === 0 ? null : html`<${RunTable} runs=${shown} all=${runs} scores=${scores} query=${query} set=${set} />`}
   </div>`;

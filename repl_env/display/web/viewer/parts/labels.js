@@ -28,9 +28,10 @@ export function Fact({ name, children }) {
 
 export function SpentFacts({ spent, seconds }) {
   if (spent === null || spent === undefined) return null;
+  const known = spent.input_tokens + spent.output_tokens > 0 || spent.usd > 0; // a trainer's rollouts tell neither
   return html`<${Fact} name="calls">${count(spent.calls)}${spent.failed_calls > 0
       ? html` <span class="bad-text">(${count(spent.failed_calls)} failed)</span>` : null}<//>
-    <${Fact} name="tokens">${count(spent.input_tokens)} in, ${count(spent.output_tokens)} out<//>
-    <${Fact} name="cost">${dollars(spent.usd, spent.unpriced_calls)}<//>
+    ${known ? html`<${Fact} name="tokens">${count(spent.input_tokens)} in, ${count(spent.output_tokens)} out<//>
+      <${Fact} name="cost">${dollars(spent.usd, spent.unpriced_calls)}<//>` : null}
     ${seconds === undefined ? null : html`<${Fact} name="time">${duration(seconds)}<//>`}`;
 }
