@@ -67,6 +67,13 @@ def blocks_run_by(by: str) -> list[Block]:
     return [block for page in PAGES for block in blocks(page) if block.by == by]
 
 
+def own_task() -> str:
+    """Return the code of the task of one's own in docs/training.md, which its examples use."""
+    page = blocks(ROOT / "docs" / "training.md")
+    first = next(number for number, block in enumerate(page) if block.by)
+    return "\n".join(block.code for block in page[:first] if block.language == "python")
+
+
 def blocks(page: Path) -> list[Block]:
     """Return the blocks of a page, from top to bottom.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.pages.blocks import blocks_run_by
+from tests.pages.blocks import blocks_run_by, own_task
 
 EXAMPLES = [block for block in blocks_run_by("tests/torchrl") if block.page == "docs/torchrl.md"]
 
@@ -35,10 +35,17 @@ def test_the_two_sides_of_the_page_on_moving_print_the_same(side, capsys):
     assert "\n3\n" in f"\n{capsys.readouterr().out}"
 
 
-def test_example_of_the_page_on_training_makes_a_rollout(names):
-    (example,) = [
+def test_examples_of_the_page_on_training_make_rollouts(names, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    own, plain = [
         block for block in blocks_run_by("tests/torchrl") if block.page == "docs/training.md"
     ]
-    exec(compile(example.code, "example", "exec"), names)
+    names["folder"] = "training"
+    for code in (own_task(), own.code):
+        exec(compile(code, "example", "exec"), names)
+    assert names["rollout"].batch_size[0] == 4 and "tensor(" in capsys.readouterr().out
+    names["env"].close()
+    assert len(list(tmp_path.glob("training/rollouts/*/*.jsonl"))) == 4
+    exec(compile(plain.code, "example", "exec"), names)
     assert names["rollout"].batch_size[0] == 4
     names["env"].close()

@@ -1,7 +1,7 @@
 """Screenshots of each page of the viewer, from real runs.
 
 `python -m tests.web.screenshots FOLDER` writes each page at 1280 and 400 pixels, light and dark;
-`--readme` writes the two pictures of the README into docs/images instead.
+`--readme` writes the pictures of the README and of the guide into docs/images instead.
 """
 
 from __future__ import annotations
@@ -48,19 +48,21 @@ PAGES: dict[str, tuple[str, str | None]] = {
     "comparison": (f"#/compare/{{{FIRST}}}/{{{SECOND}}}", None),
     "missing": ("#/nowhere", None),
 }
-README = {"viewer-run": "run", "viewer-turn": "cell"}
+README = {"viewer-run": "run", "viewer-turn": "cell", "viewer-group": "rollouts"}
 
 
 def main() -> None:
     """Record the runs, and write the pictures."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("folder", type=Path, nargs="?", default=Path("build/screenshots"))
-    parser.add_argument("--readme", action="store_true", help="the pictures of the README alone")
+    parser.add_argument(
+        "--readme", action="store_true", help="the pictures of README and guide alone"
+    )
     parser.add_argument("--runs", type=Path, help="a folder of earlier runs")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         runs = given.runs or record_all(Path(scratch))
-        if given.runs is None and not given.readme:
+        if given.runs is None:
             record_training(runs / "training")
         with ViewServer(ViewData(NamedFiles([runs]))) as server, chromium() as browser:
             threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -95,11 +97,13 @@ def take(
     page.goto(server.url)
     page.wait_for_selector(".run-row")
     ids = {file["name"]: file["id"] for file in server.data.listing()["files"]}
-    groups = [
-        root["group"] for file in server.data.listing()["files"] for root in file.get("roots", [])
-    ]
+    roots = [root for file in server.data.listing()["files"] for root in file.get("roots", [])]
+    groups = sorted(
+        {root["group"] for root in roots if root["group"] and root["task"] != "billing-rise"}
+    )
+    group = quote(groups[len(groups) // 6], safe="") if groups else ""
     for name, (place, below) in pages.items():
-        place = place.replace("{GROUP}", quote(max(filter(None, groups), default=""), safe=""))
+        place = place.replace("{GROUP}", group)
         for file, number in ids.items():
             place = place.replace(f"{{{file}}}", number)
         page.goto(f"{server.origin}/{place}")
