@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import reprlib
+import secrets
 import threading
 import time
 import warnings
@@ -32,7 +33,6 @@ from repl_env.rlm.model_call import (
     RunStarted,
     TaskNote,
 )
-from repl_env.rlm.trajectory_events import task_note
 from repl_env.rlm.trajectory_writer import TrajectoryWriter
 
 if TYPE_CHECKING:
@@ -205,6 +205,7 @@ class RolloutNote:
         return tuple(
             {"role": str(each.get("role")), "content": _text(each.get("content"))}
             for each in self.prompt
+            if isinstance(each, Mapping)
         )
 
 
@@ -232,8 +233,8 @@ class RolloutRecorder:
 
     def __init__(self, folder: Path, every: int) -> None:
         stamp = time.strftime("%Y%m%d-%H%M%S")
-        # Several processes of one training, and several trainings, may share the folder.
-        self._folder = folder / f"{stamp}-{os.getpid()}"
+        # Several trainings, and the processes of one on several machines, may share the folder.
+        self._folder = folder / f"{stamp}-{secrets.token_hex(3)}"
         self._every = every
         self._lock = threading.Lock()
         self._groups: dict[bytes, _Group] = {}
@@ -284,6 +285,8 @@ class RolloutRecorder:
             with TrajectoryWriter(path) as writer:
                 for event in events:
                     writer(event)
+        except FileExistsError as error:
+            self._warn(error)
         except OSError as error:
             with suppress(OSError):
                 path.unlink(missing_ok=True)  # a part of a rollout would look like one under way
@@ -334,7 +337,7 @@ class RecordedRollout:
                 run=_RUN,
                 time=self._start,
                 depth=0,
-                question=self._question or str(self._new[-1]["content"]),
+                question=self._question or "".join(str(each["content"]) for each in self._new[-1:]),
                 model=None,
                 max_iterations=observation.max_iterations,
                 contexts=(ContextNote("context", "str", length),) if length else (),
@@ -436,11 +439,15 @@ _RUN = "0"
 
 
 def _task(note: RolloutNote, group_id: str) -> TaskNote:
-    facts = {name: note.facts.get(name) for name in ("split", "difficulty")}
-    name = note.facts.get("task_id", note.facts.get("id"))
-    found = task_note({**facts, "name": name}, group_id)
-    assert found is not None  # it has a group
-    return found
+    """Return the note of a task; a column that is no text and no number is another thing."""
+    facts = {name: note.facts.get(name) for name in FACTS}
+    told = {name: str(fact) for name, fact in facts.items() if type(fact) in (str, int, float)}
+    return TaskNote(
+        name=told.get("task_id", told.get("id")),
+        group_id=group_id,
+        split=told.get("split"),
+        difficulty=told.get("difficulty"),
+    )
 
 
 def _text(content: object) -> str:

@@ -27,7 +27,8 @@ class REPLReplyEnv(BaseEnv):
         arguments: those of `LocalREPLEnv`.
 
     Observations are {"question": ...} at first and {"observation": ...} after each step; `info` has
-    `mask`, which says that a failure of the infrastructure touched the episode.
+    `mask`, which says that a failure of the infrastructure touched the episode, and `episode`, the
+    facts of the episode so far by the names of `repl_env.EpisodeSummary.to_dict`.
     """
 
     def __init__(self, task: Mapping[str, Any], **arguments: Any) -> None:
@@ -45,7 +46,8 @@ class REPLReplyEnv(BaseEnv):
         """Run the code of a reply, which is a text or an rLLM `Action`."""
         (last,) = self._rows.step([getattr(action, "action", action)])
         assert last is not None
-        info = {"mask": last.mask, "truncated": last.truncated}
+        facts = last.episode.to_dict()
+        info = {"mask": last.mask, "truncated": last.truncated, "episode": facts}
         return {"observation": last.message}, last.reward, last.done, info
 
     def close(self) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from repl_env.env.rollouts import EpisodeSummary
 from repl_env.env.rows import EpisodeRows, RowResult
 from repl_env.integrations import needing, request_of_row
 
@@ -30,7 +31,8 @@ class REPLTextEnv(BaseTextEnv):
             as SkyRL's `reward_spec["ground_truth"]`.
 
     A turn that a failure of the infrastructure touched has `mask` in its metadata and in the
-    metrics, reward 0.0, and ends the episode.
+    metrics, reward 0.0, and ends the episode. `episode` in the metadata has the facts of the
+    episode so far, by the names of `repl_env.EpisodeSummary.to_dict`.
     """
 
     def __init__(
@@ -40,14 +42,13 @@ class REPLTextEnv(BaseTextEnv):
         self._request = request_of_row(extras)
         self.max_turns = int(self._request.get("max_iterations", 30))
         self._rows = EpisodeRows(1, **dict(env_config or {}))
-        self._task_reward = 0.0
         self._last: RowResult | None = None
 
     def init(self, prompt: list[dict[str, str]]) -> tuple[list[dict[str, str]], dict[str, Any]]:
         """Begin the episode; the prompt stays as it is."""
         request = {"task_prompt": str(prompt[-1]["content"]) if prompt else "", **self._request}
         self._rows.reset([request])
-        self.turns, self._task_reward, self._last = 0, 0.0, None
+        self.turns, self._last = 0, None
         return prompt, {}
 
     def step(self, action: str) -> BaseTextEnvStepOutput:
@@ -56,23 +57,27 @@ class REPLTextEnv(BaseTextEnv):
         assert last is not None
         self.turns += 1
         self._last = last
-        self._task_reward += last.observation.task_reward or 0.0
         new_messages = [] if last.done else [{"role": "user", "content": last.message}]
         return BaseTextEnvStepOutput(
             observations=new_messages,
             reward=last.reward,
             done=last.done,
-            metadata={"mask": last.mask, "error_kind": last.observation.error_kind},
+            metadata={
+                "mask": last.mask,
+                "error_kind": last.observation.error_kind,
+                "episode": last.episode.to_dict(),
+            },
         )
 
     def get_metrics(self) -> dict[str, Any]:
         """The results of the episode, for SkyRL's averages."""
-        last = self._last
+        episode = EpisodeSummary() if self._last is None else self._last.episode
         return {
             "turns": self.turns,
-            "task_reward": self._task_reward,
-            "answered": float(last is not None and last.terminated),
-            "mask": float(last is not None and last.mask),
+            "task_reward": sum(episode.task_rewards, 0.0),
+            "answered": float(episode.stop_reason == "answer"),
+            "failed": float(any(episode.error_kinds)),
+            "mask": float(episode.masked),
         }
 
     def close(self) -> None:

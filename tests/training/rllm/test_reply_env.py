@@ -65,7 +65,9 @@ def test_a_row_is_an_episode_stepped_by_replies(env_class):
     seen, reward, done, info = env.step(Action(code("n = len(context.split())\nn")))
     assert (seen, reward, done) == ({"observation": "3"}, 0.0, False)
     _, reward, done, info = env.step(code("FINAL(n)"))
+    facts = info.pop("episode")
     assert (reward, done, info) == (1.0, True, {"mask": False, "truncated": False})
+    assert (facts["answer"], facts["steps"], facts["error_kinds"]) == ("3", 2, [None, None])
     assert env.reset()[0] == {"question": "How many words?"}  # again
     assert "NameError" in env.step(code("n"))[0]["observation"]
     env.close()

@@ -67,5 +67,6 @@ def test_a_lost_session_ends_the_episode_masked_and_others_go_on(make):
     lose(environments_of(lost)[0].session)
     step = lost.step(code("FINAL(3)"))
     assert (step["reward"], step["done"], step["metadata"]["mask"]) == (0.0, True, True)
-    assert lost.get_metrics()["mask"] == 1.0
+    assert lost.get_metrics()["mask"] == lost.get_metrics()["failed"] == 1.0
+    assert step["metadata"]["episode"]["error_kinds"][-1] == "sandbox"
     assert other.step(code("FINAL(len(context.split()))"))["reward"] == 1.0

@@ -174,6 +174,22 @@ def test_rollouts_of_one_group_id_are_one_group_whenever_they_begin(tmp_path):
     assert [run.task.group_id for run in runs] == ["g", "g"]
 
 
+@pytest.mark.parametrize("prompt", [[], ["How many?"], [{"role": "user", "content": None}], ""])
+def test_prompts_and_facts_of_other_kinds_stop_nothing(tmp_path, prompt):
+    with EpisodeRows(1, record=tmp_path) as rows:
+        facts = {"id": {"no": "name"}, "difficulty": 0.5, "split": None}
+        play(rows, [{"context": "a"}], [LOOK], [RIGHT], notes=[RolloutNote(prompt, facts)])
+    run = Trajectory.load(*files_of(tmp_path)).root
+    assert (run.task.name, run.task.difficulty, run.question) == (None, "0.5", "")
+
+
+def test_trainings_of_one_process_in_one_folder_keep_their_files_apart(tmp_path):
+    for every in (1, 2):
+        with EpisodeRows(1, record=tmp_path, record_every=every) as rows:
+            play(rows, [task(3)], [LOOK], [RIGHT])
+    assert len(files_of(tmp_path)) == 2
+
+
 def test_a_masked_rollout_is_recorded_as_masked(tmp_path):
     with EpisodeRows(1, record=tmp_path) as rows:
         play(rows, [task(3)], [LOOK])
