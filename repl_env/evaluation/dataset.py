@@ -59,7 +59,10 @@ class DatasetError(ValueError):
 @set_module("repl_env.evaluation")
 @dataclass(frozen=True, slots=True, repr=False)
 class EvalTask(Displayed):
-    """One question of a dataset, with what it is about and the expected answer."""
+    """One question of a dataset, with what it is about and the expected answer.
+
+    `group_id`: of the runs of one task in several epochs; None with one epoch.
+    """
 
     id: str
     question: str
@@ -67,11 +70,15 @@ class EvalTask(Displayed):
     answer: JSON
     rubric: str | None
     metadata: Mapping[str, Any]
+    group_id: str | None = None
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """The facts that trajectories and samples carry: the id, and those of `metadata`."""
-        return _facts(self.id, self.metadata)
+        """The facts that trajectories and samples carry: the id, those of `metadata`, and the
+        group, if `metadata` names none.
+        """
+        group = {} if self.group_id is None else {"group_id": self.group_id}
+        return {**group, **_facts(self.id, self.metadata)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +88,7 @@ class DatasetEntry:
     `digest` is of the line, and of the context file if it names one. `kind` is what its metadata
     say under that name, if that is text; `task` has the other facts that results are grouped by.
     `epoch` counts the times that the task runs, from 1; from the second on, `id` ends with "#2" and
-    so on.
+    so on. `group_id` is the id of the task, if it runs several times.
     """
 
     id: str
@@ -93,6 +100,7 @@ class DatasetEntry:
     kind: str | None
     task: TaskNote
     epoch: int = 1
+    group_id: str | None = None
 
 
 @set_module("repl_env.evaluation")
@@ -126,6 +134,7 @@ class Dataset(Displayed):
             answer=record["answer"],
             rubric=entry.rubric,
             metadata=record.get("metadata") or {},
+            group_id=entry.group_id,
         )
 
 
@@ -162,15 +171,17 @@ def _repeated(
     path: Path, entries: tuple[DatasetEntry, ...], epochs: int
 ) -> tuple[DatasetEntry, ...]:
     """Return all entries of the first epoch, then those of the second, and so on."""
+    if epochs == 1:
+        return entries
     names = {entry.id for entry in entries}
-    found = list(entries)
+    found = [replace(entry, group_id=entry.id) for entry in entries]
     for epoch in range(2, epochs + 1):
         for entry in entries:
             name = f"{entry.id}#{epoch}"
             if name in names:
                 clash = f"{entry.id!r} in epoch {epoch}"
                 raise DatasetError(f'{path}: "id" {name!r} is that of {clash}, too')
-            found.append(replace(entry, id=name, epoch=epoch))
+            found.append(replace(entry, id=name, epoch=epoch, group_id=entry.id))
     return tuple(found)
 
 

@@ -67,6 +67,7 @@ class Result(Displayed):
             that did not write them.
         trajectory: the path of the run's trajectory, relative to the folder of the results file;
             None if none was written.
+        epoch: counts the times that the task ran, from 1.
     """
 
     id: str
@@ -83,6 +84,12 @@ class Result(Displayed):
     question: str | None = None
     expected: JSON = None
     trajectory: str | None = None
+    epoch: int = 1
+
+    @property
+    def task(self) -> str:
+        """The id of the task in the dataset, which all of its epochs share."""
+        return self.id.removesuffix(f"#{self.epoch}") if self.epoch > 1 else self.id
 
 
 @set_module("repl_env.evaluation")
@@ -261,7 +268,7 @@ def _read(path: Path, number: int, line: bytes) -> Result | None:
     return result
 
 
-_NUMBERS = frozenset({"score", "seconds", "time"})
+_NUMBERS = frozenset({"score", "seconds", "time", "epoch"})
 _OPTIONAL = frozenset(
     {"kind", "score", "answer", "stop_reason", "error_kind", "error", "question", "trajectory"}
 )
@@ -412,6 +419,7 @@ class Evaluation:
             question=task.question[:_MAX_QUESTION],
             expected=task.answer,
             trajectory=self._beside_results(solved.trajectory),
+            epoch=entry.epoch,
         )
 
     def _beside_results(self, trajectory: str | os.PathLike[str] | None) -> str | None:

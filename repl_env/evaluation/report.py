@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import sub
 from statistics import NormalDist, fmean, mean, stdev
 
@@ -202,7 +202,8 @@ class Comparison(Displayed):
 def compare(before: Iterable[Result], after: Iterable[Result]) -> Comparison:
     """Compare the results of the same tasks, such as those of two models.
 
-    Of several results of one id the last counts, as in `read_results`.
+    Of several results of one id the last counts, as in `read_results`; of several epochs of a task,
+    the mean of their scores.
     """
     first, second = _scored(before), _scored(after)
     common = [name for name in first if name in second]
@@ -221,8 +222,17 @@ def compare(before: Iterable[Result], after: Iterable[Result]) -> Comparison:
 
 
 def _scored(results: Iterable[Result]) -> dict[str, Result]:
-    last = {each.id: each for each in results}
-    return {name: each for name, each in last.items() if each.score is not None}
+    """One result for each task that has a score: of several epochs, the first with their mean."""
+    by_task: dict[str, list[Result]] = {}
+    for each in {each.id: each for each in results}.values():
+        if each.score is not None:
+            by_task.setdefault(each.task, []).append(each)
+    return {
+        task: replace(epochs[0], id=task, epoch=1, score=fmean(map(_score, epochs)))
+        if len(epochs) > 1
+        else epochs[0]
+        for task, epochs in by_task.items()
+    }
 
 
 def _is_same_task(before: Result, after: Result) -> bool:
@@ -335,7 +345,7 @@ def summarize(evaluation: Evaluation) -> Summary:
 
 @set_module("repl_env.evaluation")
 def summarize_results(results: Sequence[Result]) -> Summary:
-    """The summary of what a results file has: of the tasks in it, by kind alone."""
+    """The summary of what a results file has: of the tasks in it, by kind and epoch alone."""
     return _summary(results, len(results), (), gave_up=False)
 
 
@@ -344,7 +354,7 @@ def _summary(
 ) -> Summary:
     entries = list(entries)
     scored = [result for result in results if result.score is not None]
-    scores, epochs = _grouped(scored, entries), _by_epoch(scored, entries)
+    scores, epochs = _grouped(scored, entries), _by_epoch(scored)
     means = [each.mean for each in epochs if each.mean is not None]
     spent = [result.spent for result in results]
     return Summary(
@@ -385,20 +395,19 @@ _FACTS = ("split", "difficulty", "group")
 
 
 def _grouped(scored: Sequence[Result], entries: Sequence[DatasetEntry]) -> list[Scores]:
-    lines = {entry.id: entry.line for entry in entries}
     kinds = {each.id: each.kind for each in scored}
-    found = [_scores("all", scored, lines), *_by("", kinds, scored, lines)]
+    found = [_scores("all", scored), *_by("", kinds, scored)]
     for fact in _FACTS:
         names_by_id = {entry.id: getattr(entry.task, fact) for entry in entries}
-        found += _by(f"{fact} ", names_by_id, scored, lines)
+        found += _by(f"{fact} ", names_by_id, scored)
     return found
 
 
-def _by_epoch(scored: Sequence[Result], entries: Sequence[DatasetEntry]) -> list[Scores]:
+def _by_epoch(scored: Sequence[Result]) -> list[Scores]:
     """The scores of each epoch, if there are several."""
-    epochs = {entry.id: f"{entry.epoch}" for entry in entries}
-    last = max((entry.epoch for entry in entries), default=1)
-    return sorted(_by("epoch ", epochs, scored, {}), key=_number) if last > 1 else []
+    epochs = {each.id: f"{each.epoch}" for each in scored}
+    found = _by("epoch ", epochs, scored) if len(set(epochs.values())) > 1 else ()
+    return sorted(found, key=_number)
 
 
 def _number(scores: Scores) -> int:
@@ -406,28 +415,25 @@ def _number(scores: Scores) -> int:
 
 
 def _by(
-    prefix: str,
-    names_by_id: Mapping[str, str | None],
-    scored: Sequence[Result],
-    lines: Mapping[str, int],
+    prefix: str, names_by_id: Mapping[str, str | None], scored: Sequence[Result]
 ) -> Iterator[Scores]:
     """The scores of each name; `names_by_id` has the names by the ids of results."""
     names = sorted({name for each in scored if (name := names_by_id.get(each.id)) is not None})
     for name in names:
         group = [each for each in scored if names_by_id.get(each.id) == name]
-        yield _scores(f"{prefix}{name}", group, lines)
+        yield _scores(f"{prefix}{name}", group)
 
 
-def _scores(name: str, group: Iterable[Result], lines: Mapping[str, int]) -> Scores:
-    """The scores of a group; `lines` has the task of each result, by id.
+def _scores(name: str, group: Iterable[Result]) -> Scores:
+    """The scores of a group.
 
     Scores of one task in several epochs are no independent ones: the interval is that of the means
     of tasks.
     """
-    by_task: dict[str | int, list[float]] = {}
+    by_task: dict[str, list[float]] = {}
     for result in group:
         if result.score is not None:
-            by_task.setdefault(lines.get(result.id, result.id), []).append(result.score)
+            by_task.setdefault(result.task, []).append(result.score)
     scores = [score for each in by_task.values() for score in each]
     low, high = interval([fmean(each) for each in by_task.values()]) or (None, None)
     return Scores(name, len(scores), fmean(scores) if scores else None, low, high)

@@ -204,6 +204,8 @@ class FailureStreak:
 
     def _begin(self) -> None:
         self._failed: list[str] = []  # the kinds of the exceptions
+        self._failed_replies: list[Completion] = []  # whose cells these were
+        self._running: Completion | None = None  # the reply whose cells run
         self._last = ""
         self._without_code: list[Completion] = []  # replies without code, the last ones
         self._reply: Completion | None = None  # of a turn that has not run code so far
@@ -220,7 +222,7 @@ class FailureStreak:
                     self._without_code.append(self._reply)
                 self._reply = event.completion
             case CellRan():
-                self._reply = None
+                self._running, self._reply = self._reply or self._running, None
                 self._without_code.clear()
                 self._cell_ran(event)
 
@@ -228,10 +230,13 @@ class FailureStreak:
         result = event.observation.result
         if result.success:
             self._failed.clear()
+            self._failed_replies.clear()
             return
         error = result.exception or event.observation.error_kind or "an error"
         self._last = visible(error.splitlines()[0])[:_MAX_MESSAGE]  # the traceback follows
         self._failed.append(self._last.partition(":")[0])
+        if self._running is not None:
+            self._failed_replies.append(self._running)
 
     def __str__(self) -> str:
         """A phrase, such as "the last 3 cells raised NameError: …"; "" if the last cell worked."""
@@ -240,20 +245,25 @@ class FailureStreak:
         if not self._failed:
             return ""
         cells = _several(len(self._failed), "cell")
+        cut = _cut(self._failed_replies)
         if len(set(self._failed)) == 1:
-            return f"the last {cells} raised {self._last}"
-        return f"the last {cells} failed, the last of them with {self._last}"
+            return f"the last {cells} raised {self._last}{cut}"
+        return f"the last {cells} failed, the last of them with {self._last}{cut}"
 
 
 def _about_replies(replies: Sequence[Completion]) -> str:
     """Return a phrase about the last replies, none of which had code that ran."""
-    text = f"the last {_several(len(replies), 'turn')} ran no code"
-    if not all(reply.truncated for reply in replies):
-        return text
+    return f"the last {_several(len(replies), 'turn')} ran no code{_cut(replies)}"
+
+
+def _cut(replies: Sequence[Completion]) -> str:
+    """Return a phrase that says that all of `replies` were cut, "" if they were not."""
+    if not replies or not all(reply.truncated for reply in replies):
+        return ""
     most = max(reply.usage.output_tokens or 0 for reply in replies)
     at = f" at {most:,} tokens" if most else ""
     which = "its reply was" if len(replies) == 1 else "all of their replies were"
-    return f"{text}: {which} cut{at}, the limit of a reply (max_tokens, --max-tokens)"
+    return f": {which} cut{at}, the limit of a reply (max_tokens, --max-tokens)"
 
 
 def _several(count: int, noun: str) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from repl_env.evaluation import (
+    Result,
     ResultsError,
     compare,
     failures_by_kind,
@@ -161,3 +162,32 @@ def test_failures_have_kinds_the_most_frequent_first() -> None:
         "wrong answer": ["e"],
     }
     assert next(iter(found)) == "no answer: max_iterations"
+
+
+def epochs_of(scores: dict[str, list[float]]) -> list[Result]:
+    """Results of tasks that ran several times."""
+    return [
+        replace(result(name if epoch == 1 else f"{name}#{epoch}", score), epoch=epoch)
+        for name, each in scores.items()
+        for epoch, score in enumerate(each, 1)
+    ]
+
+
+def test_epochs_of_a_task_are_one_task_in_intervals_and_comparisons(tmp_path: Path) -> None:
+    first = epochs_of({f"t{number}": [1.0, 0.0, 1.0] for number in range(8)})
+    second = epochs_of({f"t{number}": [0.0, 0.0, 0.0] for number in range(8)})
+    path = written(tmp_path / "r", *first)
+    recorded = read_results(path).results
+    assert [each.epoch for each in recorded] == [each.epoch for each in first]
+    whole, *epochs = summarize_results(recorded).scores
+    once = summarize_results([result(f"t{number}", 2 / 3) for number in range(8)]).scores[0]
+    assert (whole.n, whole.mean, whole.low, whole.high) == (24, once.mean, once.low, once.high)
+    assert [(each.name, each.n) for each in epochs] == [(f"epoch {n}", 8) for n in (1, 2, 3)]
+    assert summarize_results(recorded).epoch_deviation == pytest.approx(0.5773502)
+    found = compare(first, second)
+    assert found.differences[0].n == 8
+    assert found.differences[0].mean == pytest.approx(-2 / 3)
+    assert {each.id for each in found.worse} == {f"t{number}" for number in range(8)}
+    assert found.worse[0].before.score == pytest.approx(2 / 3)
+    # A file of one epoch has the same tasks.
+    assert compare(first, [result("t0", 1.0)]).differences[0].n == 1

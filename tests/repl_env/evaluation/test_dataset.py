@@ -41,6 +41,9 @@ def test_each_epoch_has_all_tasks_under_their_own_ids(tmp_path: Path) -> None:
     assert ids == [("a", 1), ("b", 1), ("a#2", 2), ("b#2", 2), ("a#3", 3), ("b#3", 3)]
     last = dataset.load(dataset.entries[-1])
     assert (last.id, last.question) == ("b#3", "How many?")
+    assert [dataset.load(entry).facts["group_id"] for entry in dataset.entries] == ["a", "b"] * 3
+    once = read_dataset(written(tmp_path, GOOD))
+    assert "group_id" not in once.load(once.entries[0]).facts
 
     clashing = written(tmp_path, GOOD, {**GOOD, "id": "a#2"})
     assert len(read_dataset(clashing).entries) == 2
