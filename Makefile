@@ -20,6 +20,9 @@ TRAINERS := .venv-trainers
 VERL  := .venv-verl
 LIBRARIES := .venv-libraries
 WEB   := .venv-web
+# Pages in the system's Chromium. axe-playwright-python has axe-core's script, which is in no wheel of ours
+# (MPL-2.0); pinned, because a new axe has new rules, under which a page fails that nobody has changed.
+BROWSER := 'playwright>=1.49,<2' axe-playwright-python==0.1.8
 # OpenEnv's clients, each generation with its own dependencies.
 COMPAT  := .venv-compat
 HARNESS := ./.native-harness
@@ -44,7 +47,8 @@ docs: $(DOCS)/.ready           ## the documentation as a site in build/site, whi
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build
 	@echo "open build/site/index.html"
 
-test-docs: $(DOCS)/.native     ## the site asks nothing of another origin; the notebooks run
+test-docs: $(DOCS)/.native     ## the site asks nothing of another origin, in a browser too; the notebooks run
+	$(DOCS)/bin/python -m tests.web.browser
 	$(DOCS)/bin/python -m pytest tests/site
 
 test-native:                   ## the native core outside Python, under the sanitizers; needs gcc or clang
@@ -188,7 +192,7 @@ $(DEMO)/.ready: pyproject.toml .ci/venv
 	touch $@
 
 $(DOCS)/.ready: pyproject.toml .ci/venv
-	.ci/venv $(DOCS) --editable '.[docs]'
+	.ci/venv $(DOCS) --editable '.[docs]' $(BROWSER)
 	touch $@
 
 # The only libraries whose two majors must both work: other packages hold them back to the older one.
@@ -222,7 +226,7 @@ $(VERIFIERS)/.ready: pyproject.toml .ci/venv
 
 # Playwright's own browsers are not downloaded: the system's Chromium is driven.
 $(WEB)/.ready: pyproject.toml .ci/venv
-	.ci/venv $(WEB) --editable '.[server]' 'playwright>=1.49,<2' 'matplotlib>=3.8,<4' 'pytest>=8.3,<10' 'pytest-asyncio>=0.24,<2'
+	.ci/venv $(WEB) --editable '.[server]' $(BROWSER) 'matplotlib>=3.8,<4' 'pytest>=8.3,<10' 'pytest-asyncio>=0.24,<2'
 	touch $@
 
 $(TRAINERS)/.ready: pyproject.toml .ci/venv

@@ -61,6 +61,17 @@ def on_nav(nav: Navigation, config: MkDocsConfig, files: Files) -> Navigation:
     return nav
 
 
+# An empty cell heads no column, and a dialog has a name (for screen readers).
+_EMPTY_HEAD = re.compile(r"<th( [^>]*)?></th>")
+_NAMELESS_SEARCH = 'data-md-component="search" role="dialog"'
+
+
+def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
+    """Mend what the theme and Markdown leave out for people who use a screen reader."""
+    output = output.replace(_NAMELESS_SEARCH, f'{_NAMELESS_SEARCH} aria-label="Search"')
+    return _EMPTY_HEAD.sub(r"<td\1></td>", output)
+
+
 def on_post_build(config: MkDocsConfig) -> None:
     """Write each page as Markdown, and `llms.txt`."""
     site = Path(config.site_dir)

@@ -3,16 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from html.parser import HTMLParser
-from pathlib import Path
 
-import pytest
-
-ROOT = Path(__file__).parents[2]
 # Attributes by which an element loads something; a link to click on loads nothing.
 LOADING = {"src", "srcset", "data", "poster", "action", "formaction", "background"}
 # Scripts of the theme load these in browsers without ResizeObserver, for diagrams and for counts of
@@ -20,21 +13,6 @@ LOADING = {"src", "srcset", "data", "poster", "action", "formaction", "backgroun
 NAMED_BY_THE_THEME = re.compile(
     r"https://(unpkg\.com/(mermaid@|resize-observer-polyfill)|api\.github\.com/|gitlab\.com/|\$\{)"
 )
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("site")
-    done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", folder],
-        cwd=ROOT,
-        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return folder
 
 
 class Loads(HTMLParser):

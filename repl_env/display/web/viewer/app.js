@@ -34,7 +34,7 @@ function Page({ source }) {
 
 function Viewer({ source }) {
   return html`<header class="top">
-      <a class="brand" href=${link([])}><span aria-hidden="true">❯</span> repl-env <span class="muted">viewer</span></a>
+      <h1 class="brand"><a href=${link([])}><span aria-hidden="true">❯</span> repl-env <span class="muted">viewer</span></a></h1>
       <span class="grow"></span><${ThemeSwitch} />
     </header>
     ${source.notes.map((note) => html`<p class="note">${note}</p>`)}

@@ -6,7 +6,7 @@ import { Empty, Failure, Loading } from "../../shared/page_states.js";
 import { link } from "../data/router.js";
 import { useData, useListing } from "../data/use_data.js";
 import { IntervalBar } from "../parts/interval_bar.js";
-import { Fact, Score } from "../parts/labels.js";
+import { Fact, Score, WideTable } from "../parts/labels.js";
 
 const KINDS = [["", "All changes", () => true], ["lost", "Lost", (change) => change.after < change.before],
   ["gained", "Gained", (change) => change.after > change.before]];
@@ -32,17 +32,17 @@ export function ComparisonPage({ source, parts: [before = "", after = ""], query
   return html`<div class="comparison">
     <div class="title"><h1>Comparison</h1><a class="button" href=${link(["compare", after, before])}>⇄ Swap</a></div>
     <section class="panel"><div class="body verdict">
-      <div class="scroll"><table class="scores"><thead><tr><th></th><th>evaluation</th><th>mean</th></tr></thead><tbody>
+      <${WideTable} label="Means" kind="scores"><thead><tr><td></td><th>evaluation</th><th>mean</th></tr></thead><tbody>
         <tr><td class="muted">first</td><td><a href=${link(["evaluation", before])}>${name(before)}</a></td><td class="number">${score(all.before)}</td></tr>
-        <tr><td class="muted">second</td><td><a href=${link(["evaluation", after])}>${name(after)}</a></td><td class="number">${score(all.after)}</td></tr></tbody></table></div>
+        <tr><td class="muted">second</td><td><a href=${link(["evaluation", after])}>${name(after)}</a></td><td class="number">${score(all.after)}</td></tr></tbody><//>
       <div class="difference"><span class="muted">difference</span> <b class="number large">${signed(all.mean)}</b>
         <${IntervalBar} value=${all.mean} low=${all.low} high=${all.high} from=${-reach} to=${reach} zero=${0} />
         <span class="number">95 % interval ${signed(all.low)} to ${signed(all.high)}</span></div>
       <p>${verdict(all)}</p>
-      ${kinds.length < 2 ? null : html`<div class="scroll"><table class="scores"><thead><tr><th>kind</th><th>n</th><th>difference</th><th>95 % interval</th><th></th></tr></thead>
+      ${kinds.length < 2 ? null : html`<${WideTable} label="Kinds of tasks" kind="scores"><thead><tr><th>kind</th><th>n</th><th>difference</th><th>95 % interval</th><td></td></tr></thead>
         <tbody>${kinds.map((each) => html`<tr key=${each.name}><td>${each.name}</td><td class="number">${count(each.n)}</td>
           <td class="number"><b>${signed(each.mean)}</b></td><td class="number">${signed(each.low)} to ${signed(each.high)}</td>
-          <td><${IntervalBar} value=${each.mean} low=${each.low} high=${each.high} from=${-reach} to=${reach} zero=${0} /></td></tr>`)}</tbody></table></div>`}
+          <td><${IntervalBar} value=${each.mean} low=${each.low} high=${each.high} from=${-reach} to=${reach} zero=${0} /></td></tr>`)}</tbody><//>`}
       <dl class="facts"><${Fact} name="tasks in both">${count(all.n)}<//><${Fact} name="changed">${count(value.changes.length)}<//>
         ${value.unequal.length === 0 ? null : html`<${Fact} name="of another question, left out">${count(value.unequal.length)}<//>`}
         ${value.only_before.length === 0 ? null : html`<${Fact} name="only in the first">${count(value.only_before.length)}<//>`}

@@ -9,7 +9,7 @@ import { link, replaceRoute } from "../data/router.js";
 import { useData, useListing } from "../data/use_data.js";
 import { Histogram, isInBin } from "../parts/histogram.js";
 import { IntervalBar } from "../parts/interval_bar.js";
-import { Fact, Score, SpentFacts, StopBadge } from "../parts/labels.js";
+import { Fact, Score, SpentFacts, StopBadge, WideTable } from "../parts/labels.js";
 
 const ROW = 60;
 
@@ -28,10 +28,10 @@ function sumOf(tasks) {
 }
 
 function Scores({ scores }) {
-  return html`<div class="scroll"><table class="scores"><thead><tr><th>tasks</th><th>n</th><th>mean</th><th>95 % interval</th><th></th></tr></thead>
+  return html`<${WideTable} label="Scores" kind="scores"><thead><tr><th>tasks</th><th>n</th><th>mean</th><th>95 % interval</th><td></td></tr></thead>
     <tbody>${scores.map((each) => html`<tr key=${each.name}><td>${each.name}</td><td class="number">${count(each.n)}</td>
       <td class="number"><b>${score(each.mean)}</b></td><td class="number">${score(each.low)} to ${score(each.high)}</td>
-      <td><${IntervalBar} value=${each.mean} low=${each.low} high=${each.high} /></td></tr>`)}</tbody></table></div>`;
+      <td><${IntervalBar} value=${each.mean} low=${each.low} high=${each.high} /></td></tr>`)}</tbody><//>`;
 }
 
 function TaskDetail({ task, address, close }) {

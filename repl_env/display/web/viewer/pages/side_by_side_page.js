@@ -4,6 +4,7 @@ import { html, useEffect, useMemo, useState } from "../../vendor/preact-htm.modu
 import { asText, count, moment, score } from "../../shared/format.js";
 import { LongText } from "../../shared/long_text.js";
 import { Empty, Failure, Loading } from "../../shared/page_states.js";
+import { useScrollStop } from "../../shared/scroll_stop.js";
 import { useSignal } from "../../shared/use_signal.js";
 import { groupsOf, runsOf } from "../data/groups.js";
 import { link } from "../data/router.js";
@@ -29,11 +30,17 @@ function TurnCell({ store, turn }) {
   </div>`;
 }
 
-function Answer({ store, run }) {
+function AnswerText({ store, run }) {
   const { value } = useData(() => (run.ended === null ? null : store.event(run.ended)), [run.ended?.at, run.ended?.index]);
   if (run.ended === null) return html`<p class="muted">The run has not ended.</p>`;
   const answer = value === null ? run.ended.text : value.final_answer;
   return answer === null || answer === undefined ? html`<p class="muted">No answer.</p>` : html`<${LongText} kind="text-block prose" value=${asText(answer)} />`;
+}
+
+function Answer({ store, run }) {
+  const stop = useScrollStop();
+  return html`<div class="side-answer" role="group" aria-label="Answer" ...${stop}><span class="muted">answer</span>
+    <${AnswerText} store=${store} run=${run} /></div>`;
 }
 
 function Column({ store, id, title, shown, report }) {
@@ -48,7 +55,7 @@ function Column({ store, id, title, shown, report }) {
       <h2><a href=${link(["run", store.file, run.id])}>${title ?? run.started?.task ?? `run ${run.id}`}</a> <${StopBadge} stop=${facts.stop} error=${facts.error} /></h2>
       <dl class="facts"><${Fact} name="reward"><${Score} value=${facts.reward} /><//><${Fact} name="turns">${count(turns)}<//>
         <${SpentFacts} spent=${facts.total} seconds=${facts.seconds} /></dl>
-      <div class="side-answer"><span class="muted">answer</span><${Answer} store=${store} run=${run} /></div>
+      <${Answer} store=${store} run=${run} />
     </header>
     ${run.turns.slice(0, shown).map((turn) => html`<${TurnCell} key=${turn.number} store=${store} turn=${turn} />`)}`;
 }
@@ -66,7 +73,7 @@ function Columns({ source, runs }) {
     });
   }, [source, text]);
   useEffect(() => () => columns.forEach(({ store }) => store.stop()), [columns]);
-  return html`<div class="columns" tabindex="0" style=${{ gridTemplateColumns: `repeat(${columns.length}, minmax(18rem, 1fr))` }}>
+  return html`<div class="columns" role="group" aria-label="Runs" tabindex="0" style=${{ gridTemplateColumns: `repeat(${columns.length}, minmax(18rem, 1fr))` }}>
       ${columns.map(({ key, id, title, store }) => html`<section class="panel column" key=${key}>
         <${Column} store=${store} id=${id} title=${title} shown=${shown} report=${(turns) => setLongest((before) => Math.max(before, turns))} /></section>`)}
     </div>

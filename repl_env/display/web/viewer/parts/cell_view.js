@@ -7,6 +7,7 @@ import { FigureView } from "../../shared/figure_view.js";
 import { LongText, PythonCode } from "../../shared/long_text.js";
 import { Failure } from "../../shared/page_states.js";
 import { useData } from "../data/use_data.js";
+import { WideTable } from "./labels.js";
 
 function list(value) {
   return Array.isArray(value) ? value : [];
@@ -25,11 +26,11 @@ function ChangesTable({ result }) {
   if (rows.length === 0) return null;
   return html`<details class="changes" open>
     <summary>Variables <span class="muted">${rows.length} changed</span></summary>
-    <div class="scroll"><table><thead><tr><th>name</th><th>change</th><th>type</th><th>size</th><th>value</th></tr></thead>
+    <${WideTable} label="Changed variables"><thead><tr><th>name</th><th>change</th><th>type</th><th>size</th><th>value</th></tr></thead>
       <tbody>${rows.slice(0, 200).map((row) => html`<tr key=${asText(row.name)}>
         <td class="mono">${asText(row.name)}</td><td>${asText(row.kind)}</td><td class="mono">${asText(row.type)}</td>
         <td class="number">${isNumber(row.size) ? bytes(row.size) : ""}</td>
-        <td class="mono preview">${asText(row.preview ?? previews[row.name]).slice(0, 500)}</td></tr>`)}</tbody></table></div>
+        <td class="mono preview">${asText(row.preview ?? previews[row.name]).slice(0, 500)}</td></tr>`)}</tbody><//>
   </details>`;
 }
 
@@ -62,12 +63,12 @@ export function CellView({ store, cell }) {
   const row = cell.ran ?? cell.started;
   const { value, error } = useData(() => store.event(row), [row.at, row.index]);
   if (error !== null) return html`<${Failure} error=${error} />`;
-  return html`<section class="cell" aria-label=${`Cell ${cell.number}`}>
+  return html`<article class="cell" aria-label=${`Cell ${cell.number}`}>
     <h3>Cell ${cell.number}
       ${row.ok === false ? html`<span class="badge bad">${row.error_kind ?? "error"}</span>` : null}
       ${isNumber(row.reward) && row.reward !== 0 ? html`<span class="badge">reward ${score(row.reward)}</span>` : null}
       <span class="muted number">${cell.ran === null ? "running, or cut off" : duration(row.seconds)}</span></h3>
     ${value === null ? html`<p class="muted">Loading…</p>` : html`<${PythonCode} value=${asText(value.code)} />
       ${cell.ran === null ? null : html`<${CellOutput} event=${value} number=${cell.number} />`}`}
-  </section>`;
+  </article>`;
 }

@@ -1,7 +1,8 @@
-// Small marks that several pages share: how a run ended, what it scored, what it cost.
+// Small parts that several pages share: how a run ended, what it scored, what it cost, a wide table.
 
 import { html } from "../../vendor/preact-htm.module.js";
 import { count, dollars, duration, isNumber, score } from "../../shared/format.js";
+import { useScrollStop } from "../../shared/scroll_stop.js";
 
 const INFRASTRUCTURE = new Set(["llm", "sandbox", "cancelled"]);
 
@@ -34,4 +35,10 @@ export function SpentFacts({ spent, seconds }) {
     ${known ? html`<${Fact} name="tokens">${count(spent.input_tokens)} in, ${count(spent.output_tokens)} out<//>
       <${Fact} name="cost">${dollars(spent.usd, spent.unpriced_calls)}<//>` : null}
     ${seconds === undefined ? null : html`<${Fact} name="time">${duration(seconds)}<//>`}`;
+}
+
+// A table that scrolls sideways where the page is narrower.
+export function WideTable({ label, kind = "", children }) {
+  const stop = useScrollStop();
+  return html`<div class="scroll" role="group" aria-label=${label} ...${stop}><table class=${kind}>${children}</table></div>`;
 }

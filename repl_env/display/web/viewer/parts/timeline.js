@@ -107,7 +107,7 @@ function drawing(file, run, { lanes, from, to, all, total }, width) {
   const height = lanes.length * LANE + 22;
   const ticks = timeTicks(to - from, Math.floor(room / TICK) + 1).map(({ at, label }) => ({ x: at * scale, label }));
   const text = Object.entries(KINDS).map(([kind, name]) => `${duration(total[kind])} in ${name}`).join(", ");
-  return html`<svg width=${width} height=${height} role="img" aria-label=${`Timeline of run ${run.id}: ${text}`}>
+  return html`<svg width=${width} height=${height} role="group" aria-label=${`Timeline of run ${run.id}: ${text}`}>
       ${ticks.map(({ x, label }) => html`<g key=${label}>
         <line class="tick" x1=${LABEL + x} x2=${LABEL + x} y1="0" y2=${height - 18} />
         <text class="tick" x=${LABEL + x} y=${height - 4}

@@ -1,5 +1,5 @@
 // A text area for code, with highlighted text behind it. Tab indents; after Escape, Tab leaves the
-// editor, for people who use the keyboard alone.
+// editor, for people who use the keyboard alone. Ctrl+C with nothing selected interrupts, as in terminals.
 
 import { html, useRef } from "../vendor/preact-htm.module.js";
 import { highlightPython } from "../shared/python_highlight.js";
@@ -42,11 +42,11 @@ export function CodeEditor({ value, onInput, onRun, onUndo, onEarlier, onStop })
     let taken = true;
     if (event.key === "Enter" && (event.shiftKey || event.ctrlKey || event.metaKey)) onRun();
     else if (event.key === "Enter" && plain) newLine(area);
+    else if (event.key.toLowerCase() === "c" && event.ctrlKey && area.selectionStart === area.selectionEnd) onStop();
     else if (event.key === "Tab" && plain && !leaving.current) event.shiftKey ? dedent(area) : insert(area, INDENT);
     else if (event.key.toLowerCase() === "z" && (event.ctrlKey || event.metaKey) && !event.shiftKey && area.value === "") onUndo();
     else if ((event.key === "ArrowUp" || event.key === "ArrowDown") && plain && onEarlier(event.key === "ArrowUp" ? 1 : -1, area)) taken = true;
     else taken = false;
-    if (event.key === "Escape") onStop();
     leaving.current = event.key === "Escape" || (leaving.current && event.key === "Shift");
     if (taken) event.preventDefault();
   };

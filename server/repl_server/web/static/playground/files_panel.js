@@ -2,6 +2,7 @@
 
 import { html, useEffect, useRef, useState } from "../vendor/preact-htm.module.js";
 import { bytes, count, plural } from "../shared/format.js";
+import { useScrollStop } from "../shared/scroll_stop.js";
 import { useSignal } from "../shared/use_signal.js";
 import { getArchive, getFile, listFiles, putFile, save } from "./server_api.js";
 
@@ -15,6 +16,7 @@ export function FilesPanel({ session }) {
   const [work, setWork] = useState(null);
   const [all, setAll] = useState(false);
   const chooser = useRef(null);
+  const stop = useScrollStop();
   const attempt = async (what, task) => {
     setWork(what);
     setError(null);
@@ -51,7 +53,7 @@ export function FilesPanel({ session }) {
       ${error === null ? null : html`<p class="bad" role="alert">${error}</p>`}
       ${work === null ? null : html`<p class="muted" role="status">${work}…</p>`}
       ${listing !== null && rows.length === 0 ? html`<p class="muted">The workspace is empty. Drop files here.</p>` : null}
-      <ul class="files">${rows.slice(0, SHOWN).map(({ path, size, kind }) => html`<li key=${path}>
+      <ul class="files" aria-label="Files" ...${stop}>${rows.slice(0, SHOWN).map(({ path, size, kind }) => html`<li key=${path}>
         <span class="one-line mono" title=${path}>${path}</span><span class="muted number">${kind === "file" ? bytes(size) : kind}</span>
         ${kind === "file" ? html`<button type="button" class="small quiet" aria-label=${`Save ${path}`} disabled=${work !== null} onClick=${() => download(path)}>Save</button>` : null}</li>`)}</ul>
       ${hidden > 0 ? html`<button type="button" class="small quiet" aria-expanded=${all} onClick=${() => setAll(!all)}>

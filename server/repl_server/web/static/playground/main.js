@@ -26,12 +26,16 @@ function remove(session) {
   if (shown.value === session) shown.value = tabs.value[Math.max(0, place - 1)] ?? null;
 }
 
+function tabId(session) {
+  return `tab-${session.title}`;
+}
+
 function Tab({ session }) {
   const busy = useSignal(session.busy);
   const state = useSignal(session.connection.state);
   const current = useSignal(shown) === session;
   return html`<div class=${current ? "tab current" : "tab"}>
-    <button type="button" role="tab" aria-selected=${current} onClick=${() => { shown.value = session; }}>
+    <button type="button" role="tab" id=${tabId(session)} aria-selected=${current} onClick=${() => { shown.value = session; }}>
       <span class=${`dot ${state === "open" || state === "unopened" ? (busy === null ? "good" : "busy") : "bad"}`} aria-hidden="true"></span>${session.title}</button>
     <button type="button" class="quiet" aria-label=${`Close ${session.title}`} title="End this session" onClick=${() => remove(session)}>×</button>
   </div>`;
@@ -40,8 +44,10 @@ function Tab({ session }) {
 function Tabs() {
   const sessions = useSignal(tabs);
   if (sessions.length < 2) return null;
-  return html`<div class="tabs" role="tablist" aria-label="Sessions">${sessions.map((each) =>
-    html`<${Tab} key=${each.title} session=${each} />`)}</div>`;
+  // The buttons that close sessions stand between the tabs, and a list of tabs has no other children.
+  return html`<nav class="tabs" aria-label="Sessions">
+    <div role="tablist" aria-label="Sessions" aria-owns=${sessions.map(tabId).join(" ")}></div>
+    ${sessions.map((each) => html`<${Tab} key=${each.title} session=${each} />`)}</nav>`;
 }
 
 function Header({ onForget }) {

@@ -30,7 +30,7 @@ function Controls({ session, onRun, onUndo, onBranch }) {
       : html`<button type="button" class="primary" disabled=${busy !== null || !open || code.trim() === ""} onClick=${onRun}>Run</button>`}
     <button type="button" disabled=${busy !== null || !open || undoable === 0} title="Take back the last cell: variables and files" onClick=${onUndo}>Undo</button>
     <button type="button" disabled=${busy !== null || !open} title="Go on in a copy of this session" onClick=${onBranch}>Branch</button>
-    <span id="editor-keys" class="muted keys"><kbd>Shift</kbd>+<kbd>Enter</kbd> runs · <kbd>↑</kbd> earlier code · <kbd>Ctrl</kbd>+<kbd>Z</kbd> in the empty editor undoes</span>
+    <span id="editor-keys" class="muted keys"><kbd>Shift</kbd>+<kbd>Enter</kbd> runs · <kbd>↑</kbd> earlier code · <kbd>Ctrl</kbd>+<kbd>Z</kbd> in the empty editor undoes · <kbd>Esc</kbd>, then <kbd>Tab</kbd>, leaves the editor</span>
   </div>`;
 }
 

@@ -2,6 +2,7 @@
 
 import { html, useState } from "../vendor/preact-htm.module.js";
 import { bytes, count, dollars, duration, oneLine, plural, score } from "../shared/format.js";
+import { useScrollStop } from "../shared/scroll_stop.js";
 import { useSignal } from "../shared/use_signal.js";
 import { downloadRecording } from "./recording.js";
 
@@ -55,6 +56,7 @@ function Variable({ variable }) {
 export function VariablesPanel({ session }) {
   const variables = [...useSignal(session.variables).values()];
   const [all, setAll] = useState(false);
+  const stop = useScrollStop();
   const given = new Set(session.recording?.first.available_variables ?? []);
   given.delete("context");
   const own = variables.filter((each) => !given.has(each.name) || each.type !== undefined);
@@ -64,7 +66,7 @@ export function VariablesPanel({ session }) {
   const listed = [...(all ? variables : own)].sort((one, other) => modules(one) - modules(other));
   return html`<section class="panel"><header><h2>Variables</h2><span class="muted number">${count(own.length)}</span></header>
     <div class="body">${listed.length === 0 ? html`<p class="muted">No variables yet.</p>` : null}
-      <ul class="variables">${listed.slice(0, MOST_VARIABLES).map((each) => html`<${Variable} key=${each.name}
+      <ul class="variables" aria-label="Variables" ...${stop}>${listed.slice(0, MOST_VARIABLES).map((each) => html`<${Variable} key=${each.name}
         variable=${each.name === "context" && each.type === undefined ? { ...each, preview: plural(length, "character") } : each} />`)}</ul>
       ${listed.length > MOST_VARIABLES ? html`<p class="muted">and ${count(listed.length - MOST_VARIABLES)} more</p>` : null}
       ${rest > 0 ? html`<button type="button" class="small quiet" aria-expanded=${all} onClick=${() => setAll(!all)}>
