@@ -3,7 +3,8 @@
 The value of a cell, `display(...)` and what libraries show (`IPython.display`, `Image.show()` of
 PIL, `Figure.show()` of plotly, open figures of pyplot) come as MIME bundles, by the methods that
 Jupyter calls (https://ipython.readthedocs.io/en/stable/config/integrating.html). The policy reads
-the plain text, which is output like any other; hosts have the rest in `Outcome.displays` and
+the plain text, which is output like any other and is taken from Markdown, LaTeX or HTML where the
+repr says nothing; hosts have the rest in `Outcome.displays` and
 `Outcome.figures`.
 """
 
@@ -13,6 +14,7 @@ import builtins
 import io
 import json
 import os
+import re
 import sys
 from base64 import b64decode
 from collections.abc import Callable, Iterator, Mapping
@@ -23,6 +25,7 @@ from typing import Any, Final
 from ..protocol.messages import MAX_DISPLAY_BYTES, MAX_FIGURE_BYTES
 from ..types import DISPLAY_FORMS, JSON_FORM, PLOTLY, Display
 from .namespace import loaded_class, type_name
+from .preview import DISPLAY_LIMIT, cut, encodable
 from .preview import display as shown_text
 
 _PNG: Final = "image/png"
@@ -69,10 +72,12 @@ class Displays:
         self._clear()
         return taken
 
-    def add_value(self, value: object, text: str) -> None:
-        """Add the rich forms of a cell's value, if its class has any."""
-        if id(type(value)) not in _PLAIN:
-            self.add(bundle_of(value), text, is_value=True)
+    def add_value(self, value: object) -> str:
+        """Add the rich forms of a cell's value, if its class has any, and return its text."""
+        text, forms = _shown(value)
+        if forms:
+            self.add(forms, text, is_value=True)
+        return text
 
     def add_figure(self, png: bytes, name: str = "a figure") -> None:
         """Add a picture, unless there are too many, or it is too large."""
@@ -123,6 +128,68 @@ def _note(text: str) -> None:
 
 
 # The forms of an object. All of this runs code of the object's class.
+
+
+def _shown(value: object) -> tuple[str, dict[str, Any]]:
+    """Return the text of an object, which a policy reads, and its further forms."""
+    if id(type(value)) in _PLAIN:
+        return shown_text(value), {}
+    if _is_of(value, "plotly.basedatatypes", "BaseFigure"):
+        return _plotly_text(value), bundle_of(value)
+    text = shown_text(value)
+    forms = bundle_of(value)
+    if forms and _SAYS_NOTHING.fullmatch(text):
+        text = text_of_forms(forms) or text
+    return text, forms
+
+
+# The repr of a class that defines none, and of the classes of `IPython.display`.
+_SAYS_NOTHING = re.compile(r"<[\w.<>]+ object(?: at 0x[0-9a-fA-F]+)?>")
+_HIDDEN = re.compile(r"(?is)<!--.*?-->|<(script|style|head|template)\b.*?</\1\s*>")
+_END_OF_CELL = re.compile(r"(?i)</t[dh]\s*>(?=\s*<t[dh]\b)")
+_END_OF_LINE = re.compile(r"(?i)<(?:[bh]r|/(?:p|div|h\d|li|tr|table|pre|dt|dd|ul|ol))\b[^>]*>")
+_TAG = re.compile(r"(?i)</?[a-z!][^>]*(?:>|\Z)|<\Z")
+_ENTITY = re.compile(r"(?i)&(?:#(\d{1,7})|#x([0-9a-f]{1,6})|(amp|lt|gt|quot|apos|nbsp));")
+# The module `html` is not loaded for it: cells may have one of their own by that name.
+_ENTITIES = {"amp": "&", "lt": "<", "gt": ">", "quot": '"', "apos": "'", "nbsp": " "}
+# Characters of HTML that become text, which is for a quick look.
+_READ = 100_000
+
+
+def text_of_forms(forms: Mapping[str, Any]) -> str:
+    """Return the form that reads best as text, HTML without its tags; "" if there is none."""
+    for form in ("text/markdown", "text/latex"):
+        if content := forms.get(form):
+            return cut(encodable(content.strip("\n")), DISPLAY_LIMIT)
+    return _text_of_html(forms.get("text/html", ""))
+
+
+def _text_of_html(page: str) -> str:
+    text = " ".join(_HIDDEN.sub("", page[:_READ]).split())
+    text = _END_OF_LINE.sub("\n", _END_OF_CELL.sub("  ", text))
+    lines = (line.strip() for line in _ENTITY.sub(_character, _TAG.sub("", text)).split("\n"))
+    more = f"... [{len(page) - _READ:,} characters of HTML left out]" if len(page) > _READ else ""
+    return encodable("\n".join(filter(None, (*lines, more))))
+
+
+def _character(found: re.Match[str]) -> str:
+    if found[3]:
+        return _ENTITIES[found[3].lower()]
+    code = int(found[1]) if found[1] else int(found[2], 16)
+    return chr(code) if code <= sys.maxunicode else found[0]
+
+
+def _plotly_text(figure: Any) -> str:
+    """Name the traces and the title of a figure of plotly, whose repr is all of its data."""
+    try:
+        kinds = [str(trace.type) for trace in figure.data]
+        title = str(figure.layout.title.text or "")
+    # Boundary: the figure's class may be the user's.
+    except Exception:  # noqa: BLE001
+        return "Figure()"
+    named = f", title={title[:100]!r}" if title else ""
+    listed = ", ".join(dict.fromkeys(kinds))[:100]
+    return f"Figure({len(kinds)} trace{'' if len(kinds) == 1 else 's'}: {listed}{named})"
 
 
 def bundle_of(value: Any) -> dict[str, Any]:
@@ -274,11 +341,10 @@ def display(*objects: object, raw: bool = False, **_: object) -> None:
     """
     for shown in objects:
         if raw and isinstance(shown, Mapping):
-            plain = shown.get("text/plain")
-            text, forms = plain if isinstance(plain, str) else "", dict(_checked(shown))
+            plain, forms = shown.get("text/plain"), dict(_checked(shown))
+            text = plain if isinstance(plain, str) else text_of_forms(forms)
         else:
-            text = shown_text(shown)
-            forms = {} if id(type(shown)) in _PLAIN else bundle_of(shown)
+            text, forms = _shown(shown)
         if text:
             sys.stdout.write(f"{text}\n")
         DISPLAYS.add(forms, text)

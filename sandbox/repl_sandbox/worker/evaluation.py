@@ -22,7 +22,6 @@ from .answers import install, rewrite
 from .displays import DISPLAYS, offer_display
 from .imports import from_library, import_trusted
 from .namespace import Namespace, cell_name, keep_cell, module_dict, source_line
-from .preview import display
 from .tracebacks import describe, has_lines
 
 if TYPE_CHECKING:
@@ -409,9 +408,7 @@ def run_cell(
         if value is None:
             return NOTHING
         namespace.show(value)
-        text = display(value)
-        DISPLAYS.add_value(value, text)
-        return CellRun(text, None)
+        return CellRun(DISPLAYS.add_value(value), None)
     # Boundary: every exception of the user's code, SystemExit and KeyboardInterrupt included, is a
     # result of the cell.
     except BaseException as error:  # noqa: BLE001

@@ -186,6 +186,40 @@ def test_code_for_ipython_works_without_it(session: Session) -> None:
     assert shown(session, "import IPython\nIPython.get_ipython()").value is None
 
 
+@pytest.mark.parametrize(
+    ("shown_object", "text"),
+    [
+        ("Markdown('# Title\\n\\n* one\\n')", "# Title\n\n* one"),
+        ("Latex('$x^2$')", "$x^2$"),
+        ("Math('x')", "x"),
+        (
+            "HTML('<p>a &amp;&#32;b<br>c</p><!-- no --><script>x()</script><style>p{}</style>')",
+            "a & b\nc",
+        ),
+        ("HTML('<ul><li>one</li>\\n <li>two &lt;b&gt;</ul> 1 < 2')", "one\ntwo <b>\n1 < 2"),
+        ("HTML('<b>' * 200_000)", "... [500,000 characters of HTML left out]"),
+        ("HTML('<p>&#1114112; &#xd800;')", "&#1114112; \\ud800"),
+        ("SVG('<svg/>')", "<IPython.display.SVG object>"),
+    ],
+)
+def test_text_of_an_object_whose_repr_says_nothing(
+    session: Session, shown_object: str, text: str
+) -> None:
+    """The policy reads it, and a person at a terminal."""
+    code = f"from IPython.display import *\ndisplay({shown_object})\n{shown_object}"
+    outcome = shown(session, code)
+    assert (outcome.stdout, outcome.value) == (f"{text}\n", text)
+    assert [display.text for display in outcome.displays] == [text] * 2
+
+
+def test_a_table_without_a_repr_has_its_cells_as_text(rich: Session) -> None:
+    table = "<table><tr><th>a</th><th>b</th></tr>\n<tr><td>1</td><td>2</td></tr></table>"
+    code = f"class Table(Rich): __repr__ = object.__repr__\nTable(html={table!r})"
+    assert shown(rich, code).value == "a  b\n1  2"
+    assert shown(rich, f"display({{'text/html': {table!r}}}, raw=True)").stdout == "a  b\n1  2\n"
+    assert shown(rich, f"Rich(html={table!r})").value == "rich"
+
+
 def test_a_module_of_ipython_that_is_not_there_is_missing(session: Session) -> None:
     outcome = session.run("import IPython.core")
     assert outcome.error is not None
@@ -202,7 +236,11 @@ def test_pictures_of_pil_are_figures(session: Session) -> None:
 PLOTLY = {
     "plotly/__init__.py": "",
     "plotly/basedatatypes.py": """
+from types import SimpleNamespace as Part
 class BaseFigure:
+    data = [Part(type='bar'), Part(type='scatter'), Part(type='bar')]
+    layout = Part(title=Part(text='Sales'))
+    def __repr__(self): return 'Figure' + 'x' * 7000
     def to_json(self): return '{"data": []}'
     def show(self, *arguments, **named):
         import plotly.io
@@ -218,6 +256,9 @@ def test_figures_of_plotly_are_their_json(session: Session) -> None:
     code = "from plotly.basedatatypes import BaseFigure\nBaseFigure().show()\nBaseFigure()"
     outcome = shown(session, code)
     assert [display.forms for display in outcome.displays] == [{form: '{"data": []}'}] * 2
+    text = "Figure(3 traces: bar, scatter, title='Sales')"
+    assert (outcome.stdout, outcome.value) == (f"{text}\n", text)
+    assert shown(session, "BaseFigure.data = 1\nBaseFigure()").value == "Figure()"
 
 
 DRAWN = """
