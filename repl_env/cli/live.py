@@ -7,6 +7,7 @@ sequences.
 
 from __future__ import annotations
 
+import shlex
 import sys
 import threading
 import time
@@ -40,6 +41,8 @@ from repl_env.rlm.budget import Budget, Price, Spent
 from repl_env.rlm.model_call import AnyEvent, CellRan, ModelReplied, RunEnded, RunStarted
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from repl_env.evaluation import Evaluation, Result
 
 
@@ -339,6 +342,13 @@ def line_of(event: AnyEvent, tree: RunTree) -> str | None:
             return None
 
 
+def _way_to_figures(count: int, trajectory: Path | None) -> str:
+    figures, them = ("1 figure", "it") if count == 1 else (f"{count} figures", "them")
+    if trajectory is None:
+        return f"{figures}: --trajectory FILE keeps {them}, repl-env view FILE shows {them}"
+    return f"{figures}: repl-env view {shlex.quote(str(trajectory))} shows {them}"
+
+
 # `RunReport`: the answer of a run, a line of totals, and the exit status.
 
 
@@ -375,8 +385,11 @@ class RunReport:
         self.result = _get(error, "result", self.result)
         self.status, self.reason = status, reason
 
-    def show(self, *, as_json: bool, quiet: bool) -> None:
-        """Print the answer to stdout, and the reason and the totals to stderr."""
+    def show(self, *, as_json: bool, quiet: bool, trajectory: Path | None = None) -> None:
+        """Print the answer to stdout; the reason, the totals and the way to the figures to stderr.
+
+        `trajectory`: the file that holds the figures, if one was written.
+        """
         answer = _get(self.result, "final_answer")
         if as_json:
             print(json_line(self.as_json()), flush=True)
@@ -386,6 +399,8 @@ class RunReport:
             typer.echo(f"repl-env: {one_line(self.reason, 500)}", err=True)
         if not quiet:
             typer.echo(self.totals(), err=True)
+            if count := self.progress.tree.figures:
+                typer.echo(_way_to_figures(count, trajectory), err=True)
 
     def totals(self) -> str:
         """Return one line with turns, usage and time."""

@@ -370,7 +370,7 @@ def run(
     of_run = run_input.arguments()
     arguments = {**runs.arguments(model), "trajectory": trajectory}
     report = _solve(question, of_run, arguments, _display(arguments, output))
-    report.show(as_json=output.as_json, quiet=output.quiet)
+    report.show(as_json=output.as_json, quiet=output.quiet, trajectory=trajectory)
     raise typer.Exit(report.status)
 
 

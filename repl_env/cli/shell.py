@@ -21,6 +21,7 @@ from rich.text import Text
 from repl_env.cli.cells import Screen
 from repl_env.cli.tables import one_line
 from repl_env.common.files import read_regular
+from repl_sandbox.display import size_text
 from repl_sandbox.errors import SandboxError, SessionClosed
 from repl_sandbox.types import check_seconds
 
@@ -303,10 +304,10 @@ def _vars(shell: Shell, argument: str) -> RenderableType:
     variables = shell.session.variables()
     if not variables:
         return "no variables"
-    table = _table("name", "type", "bytes", "value")
+    table = _table("name", "type", "size", "value")
     table.columns[2].justify = "right"
     for one in variables:
-        table.add_row(*_cells(one.name, one.type, f"{one.size:,}", one.preview))
+        table.add_row(*_cells(one.name, one.type, size_text(one.size), one.preview))
     return table
 
 
@@ -343,10 +344,10 @@ def _files(shell: Shell, argument: str) -> RenderableType:
     listing: Listing = shell.session.files.list()
     if not listing:
         return "no files"
-    table = _table("path", "kind", "bytes")
+    table = _table("path", "kind", "size")
     table.columns[2].justify = "right"
     for file in listing:
-        table.add_row(*_cells(file.path, file.kind, f"{file.size:,}"))
+        table.add_row(*_cells(file.path, file.kind, size_text(file.size)))
     if not listing.complete:
         table.add_row("… and more", "", "")
     return table

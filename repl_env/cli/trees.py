@@ -102,6 +102,7 @@ class RunTree:
         self.root: RunTreeNode | None = None
         self.ended: RunEnded | None = None
         self.streak = FailureStreak()
+        self.figures = 0  # that cells of all runs have drawn
         self._nodes: dict[str, RunTreeNode] = {}
 
     def feed(self, event: AnyEvent) -> None:
@@ -116,6 +117,7 @@ class RunTree:
                 self._at(event.run, doing="running", cell=event.cell, code=event.code)
             case CellRan():
                 self._at(event.run, doing="thinking", cell=event.cell)
+                self.figures += len(event.observation.result.figures)
             case CallStarted():
                 self._call_started(event)
             case CallEnded():

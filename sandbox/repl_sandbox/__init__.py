@@ -51,6 +51,7 @@ if TYPE_CHECKING:
         TimedOut,
         Usage,
         Variable,
+        VariableList,
     )
 
     __version__: str
@@ -101,6 +102,7 @@ _HOME = {
             "TimedOut",
             "Usage",
             "Variable",
+            "VariableList",
         ),
         "types",
     ),
@@ -146,6 +148,7 @@ __all__ = [
     "TimedOut",
     "Usage",
     "Variable",
+    "VariableList",
     "probe",
     "read_manifest",
 ]

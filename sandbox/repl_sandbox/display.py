@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 import reprlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
@@ -55,6 +56,7 @@ class DisplayedByMethods(DisplayedByRepr):
 
 # Characters of a repr, and of one value in it.
 MAX_REPR, _MAX_VALUE = 299, 70
+_MAX_LINE = 120  # characters of a cell of a text table: that of a preview
 # Bounds of the HTML: characters of one text and of all, rows and columns of a table, characters of
 # a cell, figures, their bytes, and levels of values in values.
 _MAX_TEXT, _MAX_ALL, _MAX_ROWS, _MAX_COLUMNS, _MAX_CELL = 10_000, 60_000, 20, 8, 100
@@ -62,6 +64,12 @@ _MAX_FIGURES, _MAX_FIGURE_BYTES, _DEEPEST = 10, 4 << 20, 3
 _PNG = b"\x89PNG\r\n\x1a\n"
 # Fields that HTML shows although no repr does. Others may be secret.
 _ALSO = frozenset({"figures", "changes", "displays"})
+# Fields of bytes, those of a cell that its output has, and those that have such a cell.
+_SIZES = frozenset({"size", "peak_memory"})
+_OUTCOMES = frozenset({"observation", "result"})
+_OF_OUTPUT = frozenset({"stdout", "stderr", "value", "displays", "exception"})
+# Marks that turn the direction of text could show a line in another order.
+_DIRECTION = dict.fromkeys((*range(0x202A, 0x202F), *range(0x2066, 0x206A)), "\ufffd")
 _UNSHOWABLE = {code: "\ufffd" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 
 
@@ -135,6 +143,42 @@ def _brief(content: object, room: int) -> str:
     return _short.repr(content)
 
 
+def size_text(size: int) -> str:
+    """Return a number of bytes as people read it, such as "640 B" or "1.2 MB"."""
+    shown, units = float(min(size, 1 << 80)), ["B", "kB", "MB", "GB", "TB"]
+    while shown >= 999.5 and len(units) > 1:
+        shown /= 1000
+        del units[0]
+    return (
+        f"{shown:.0f} {units[0]}" if units[0] == "B" or shown >= 99.5 else f"{shown:.1f} {units[0]}"
+    )
+
+
+def text_of_rows(rows: Iterable[Mapping[str, object]], *, most: int = 100) -> str:
+    """Return rows as aligned columns below their names, sizes in units; at most `most` rows."""
+    every = list(rows)
+    table = [[*every[0]]] if every else []
+    table += [
+        [_line(_readable(name, content)) for name, content in row.items()] for row in every[:most]
+    ]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
+        for cells in table
+    ]
+    more = [f"... {len(every) - most:,} more"] if len(every) > most else []
+    return "\n".join([*lines, *more])
+
+
+def _line(content: object) -> str:
+    text = " ".join(_showable(str(content)).translate(_DIRECTION).split())
+    return text if len(text) <= _MAX_LINE else f"{text[:_MAX_LINE]}..."
+
+
+def _readable(name: str, content: object) -> object:
+    return size_text(content) if name in _SIZES and type(content) is int else content
+
+
 def html_of(value: object) -> str:
     """Return `value` as HTML: texts, tables and pictures, without any element from its contents."""
     return _HTML().card(value, _DEEPEST)
@@ -157,16 +201,53 @@ class _HTML:
         self._room = _MAX_ALL
         self._figures, self._figure_bytes = _MAX_FIGURES, _MAX_FIGURE_BYTES
 
-    def card(self, value: object, levels: int) -> str:
-        rows, blocks = [], []
+    def card(self, value: Any, levels: int) -> str:
+        """Return a value by its fields: the outcome of a cell first, then the short ones."""
+        is_cell = hasattr(value, "stdout") and hasattr(value, "displays")
+        first = self._ran(value) if is_cell else []
+        rows: list[str] = []
+        blocks: list[str] = []
         for name, content in _fields(value, also=_ALSO):
+            if is_cell and (name in _OF_OUTPUT or hasattr(content, "traceback")):
+                continue
+            content = _readable(name, content)
             if self._is_short(content):
                 rows.append(f"<tr><th>{_escaped(name)}</th><td>{self._cell(content)}</td></tr>")
             elif block := self._block(name, content, levels):
-                blocks.append(block)
+                (first if name in _OUTCOMES else blocks).append(block)
         table = f"<table>{''.join(rows)}</table>" if rows else ""
         name = _escaped(type(value).__qualname__)
-        return f"<div><strong>{name}</strong>{table}{''.join(blocks)}</div>"
+        return f"<div><strong>{name}</strong>{''.join(first)}{table}{''.join(blocks)}</div>"
+
+    def _ran(self, cell: Any) -> list[str]:
+        """Return what a cell did: its traceback, its output and value, its standard error."""
+        traceback = _traceback(cell)
+        stderr = _string(cell.stderr).removesuffix(traceback)
+        *output, value = self._output(cell)
+        blocks = {"traceback": traceback and self.text(traceback), "output": "".join(output)}
+        blocks |= {"value": value, "stderr": stderr and self.text(stderr)}
+        return [self._labelled(name, block) for name, block in blocks.items()]
+
+    def _output(self, cell: Any) -> Iterator[str]:
+        """Yield the output in its order, displays in place of their text, and last the value."""
+        rest, value = _string(cell.stdout), _string(cell.value)
+        if value and hasattr(cell, "exception"):  # this output ends with the value
+            rest = rest.removesuffix(f"{value}\n")
+        of_value = value and self.text(value)
+        displays = cell.displays if isinstance(cell.displays, (tuple, list)) else ()
+        for display in displays[:_MAX_FIGURES]:
+            shown = self._display(display)
+            if getattr(display, "is_value", False) is True:
+                of_value = shown
+                continue
+            if text := _string(getattr(display, "text", "")):
+                before, found, after = rest.partition(f"{text}\n")
+                if found:
+                    yield before and self.text(before)
+                    rest = after
+            yield shown
+        yield rest and self.text(rest)
+        yield of_value
 
     def _is_short(self, content: object) -> bool:
         if isinstance(content, str):
@@ -180,8 +261,6 @@ class _HTML:
             return self._labelled(name, self.text(content))
         if name == "figures" and isinstance(content, (tuple, list)):
             return self._labelled(name, "".join(map(self._picture, content[:_MAX_FIGURES])))
-        if name == "displays" and isinstance(content, (tuple, list)):
-            return self._labelled(name, "".join(map(self._display, content[:_MAX_FIGURES])))
         if name == "roots" and len(content) == 1:
             (content,) = content
         if _has_fields(content):
@@ -211,7 +290,9 @@ class _HTML:
         columns = list(dict.fromkeys(name for record in records for name in record))
         columns = columns[:_MAX_COLUMNS]
         lines = [
-            "".join(f"<td>{self._cell(record.get(name, ''))}</td>" for name in columns)
+            "".join(
+                f"<td>{self._cell(_readable(name, record.get(name, '')))}</td>" for name in columns
+            )
             for record in records
         ]
         head = "".join(f"<th>{self._cell(name)}</th>" for name in columns)
@@ -266,8 +347,11 @@ _FRAME_HEAD = (
 )
 # Characters of a form that is shown; larger ones are shown as text.
 _MAX_FORM = 2 << 20
-# Pixels of a frame: its page cannot be measured from outside, so rows of tables are counted.
-_ROW, _LEAST, _MOST = 26, 60, 480
+# Pixels of a frame, whose page cannot be measured from outside: lines are blocks and rows of
+# tables, or as many as the text fills; a picture takes the place of several.
+_LINE, _PICTURE, _LEAST, _MOST, _LETTERS = 26, 160, 60, 480, 90
+_BLOCKS = re.compile(r"(?i)<(?:tr|li|p|br|h[1-6]|div|pre|hr|dt|dd)\b")
+_PICTURES = re.compile(r"(?i)<(?:img|svg)\b")
 
 
 def framed(text: object, forms: object) -> str:
@@ -288,10 +372,24 @@ def framed(text: object, forms: object) -> str:
 
 
 def _frame(page: str) -> str:
-    height = min(_MOST, _LEAST + _ROW * page.count("<tr"))
+    letters = sum(len(part) - part.find(">") - 1 for part in page.split("<"))
+    lines = max(len(_BLOCKS.findall(page)), letters // _LETTERS + 1)
+    height = min(_MOST, _LEAST + _LINE * lines + _PICTURE * len(_PICTURES.findall(page)))
     style = f"width:100%;height:{height}px;border:0;resize:vertical;background:white"
     content = _escaped(_FRAME_HEAD + page)
     return f'<iframe sandbox title="displayed" style="{style}" srcdoc="{content}"></iframe>'
+
+
+def _string(content: object) -> str:
+    return content if isinstance(content, str) else ""
+
+
+def _traceback(cell: Any) -> str:
+    """Return the traceback of a cell, "" of one that did not fail."""
+    if failure := _string(getattr(cell, "exception", None)):  # the message, then the traceback
+        message, _, traceback = failure.partition("\n")
+        return traceback or message
+    return _string(getattr(cell.error, "traceback", None))
 
 
 def _record(row: Any) -> dict[str, Any]:

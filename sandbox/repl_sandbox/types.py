@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from operator import index
 from types import MappingProxyType
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from .display import Displayed, set_module
 
@@ -227,6 +227,7 @@ __all__ = [
     "TimedOut",
     "Usage",
     "Variable",
+    "VariableList",
 ]
 
 # The directory of this package.
@@ -272,6 +273,31 @@ class Variable(Displayed):
     type: str
     size: int
     preview: str
+
+
+@set_module("repl_sandbox")
+class VariableList(list[Variable]):
+    """The variables of a session: a list, and a table in notebooks, in IPython and by `print`."""
+
+    def __repr__(self) -> str:
+        return f"<VariableList, {len(self):,} variable{'' if len(self) == 1 else 's'}>"
+
+    def __str__(self) -> str:
+        from .display import text_of_rows
+
+        rows = ({name: getattr(each, name) for name in _COLUMNS} for each in self)
+        return text_of_rows(rows) or "no variables"
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(str(self))
+
+    def _repr_html_(self) -> str:
+        from .display import html_of_rows
+
+        return html_of_rows(self, self)
+
+
+_COLUMNS = ("name", "type", "size", "preview")
 
 
 @set_module("repl_sandbox")

@@ -19,7 +19,7 @@ REASONS = {
 # Names with an underscore that their owners document or that users of OpenEnv rely on.
 DOCUMENTED = {
     *("_exit", "_current_frames", "_fields", "_attributes", "_replace"),  # the standard library
-    *("_repr_html_", "_repr_png_"),  # IPython
+    *("_repr_html_", "_repr_png_", "_repr_pretty_"),  # IPython
     "_name_or_path",  # transformers
     *("_state", "_executor", "_build_hf_chat_fn"),  # OpenEnv's environment
 }

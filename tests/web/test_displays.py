@@ -180,6 +180,13 @@ Table()
 """
 
 
+LONG_TABLE = """
+class Table:
+    def _repr_html_(self): return '<table>' + '<tr><td>1</td></tr>' * 100 + '</table>'
+Table()
+"""
+
+
 def test_the_playground_shows_html_and_svg_harmlessly(page: Page, listener: Listener) -> None:
     with serving() as server:
         playground = Playground(page, server.url)
@@ -190,3 +197,10 @@ def test_the_playground_shows_html_and_svg_harmlessly(page: Page, listener: List
         value = playground.run(TABLE)
         expect(value.frame_locator("iframe").locator("table tr")).to_have_count(2)
         expect(value.locator(".output")).to_have_count(0)  # the text is not shown twice
+        expect(value.get_by_role("button", name="Show all")).to_have_count(0)
+        long = playground.run(LONG_TABLE)
+        frame = long.locator("iframe").bounding_box
+        assert frame()["height"] < 500
+        long.get_by_role("button", name="Show all").click()
+        expect(long.get_by_role("button", name="Show less")).to_be_visible()
+        assert frame()["height"] > 2000

@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 from ..display import set_module
 from ..protocol.checkpoints import Checkpoint
 from ..tables import Settable
-from ..types import JSON, AnyOutcome, Killed, Variable, check_seed, parse_size
+from ..types import JSON, AnyOutcome, Killed, VariableList, check_seed, parse_size
 from .checkpoints import DEFAULT_LIMIT, loading, saving
 from .core import (
     Core,
@@ -328,7 +328,7 @@ class AsyncSession(SessionHandle):
         """As `Session.get`."""
         return await self._drive(lambda core: fetch(core, name, as_answer=as_answer))
 
-    async def variables(self) -> list[Variable]:
+    async def variables(self) -> VariableList:
         """As `Session.variables`."""
         return await self._drive(list_variables)
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from ..display import set_module
 from ..protocol.checkpoints import Checkpoint
 from ..tables import Settable
-from ..types import JSON, AnyOutcome, Variable, check_seed, parse_size
+from ..types import JSON, AnyOutcome, VariableList, check_seed, parse_size
 from .checkpoints import DEFAULT_LIMIT, loading, saving
 from .core import (
     Core,
@@ -208,7 +208,7 @@ class Session(SessionHandle):
         """
         return self._drive(lambda core: fetch(core, name, as_answer=as_answer))
 
-    def variables(self) -> list[Variable]:
+    def variables(self) -> VariableList:
         """The user's variables, in the order in which they were first bound.
 
         ```python

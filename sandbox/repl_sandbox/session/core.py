@@ -33,7 +33,7 @@ from ..protocol.messages import (
 )
 from ..protocol.values import check_free, check_name, encoded, parse_answer, parse_json
 from ..tables import Settable, Table
-from ..types import JSON, NO_ANSWER, KillReason, Limits, Variable, check_seconds
+from ..types import JSON, NO_ANSWER, KillReason, Limits, VariableList, check_seconds
 from .calls import FunctionExecutor, HostCallHandler, OpenCalls
 from .cells import CellExecution
 from .host_functions import FunctionRegistry
@@ -440,10 +440,10 @@ _FETCH_ERRORS: dict[str, type[Exception]] = {
 }
 
 
-def list_variables(core: Core) -> Generator[float, Any, list[Variable]]:
+def list_variables(core: Core) -> Generator[float, Any, VariableList]:
     """List the variables."""
     answer = yield from core.queries.ask(ListVariables())
-    return list(_expect(answer, Variables).variables)
+    return VariableList(_expect(answer, Variables).variables)
 
 
 def _expect(answer: WorkerMessage, kind: type[Any]) -> Any:

@@ -373,6 +373,22 @@ def test_a_script_answers_through_the_real_runner(tmp_path, script):
 
     assert (done.exit_code, done.stdout) == (0, "3\n"), done.stderr
     assert trajectory.stat().st_size > 0
+    assert "figure" not in done.stderr
+
+
+def test_a_run_that_draws_says_where_its_figures_are(tmp_path, script):
+    app = typer.Typer(add_completion=False)
+    app.command()(run)
+    plot = "import matplotlib.pyplot as plt\\nplt.plot([1, 2])\\nplt.show()\\nFINAL(1)"
+    script.write_text(f"def reply(request):\n    return '```repl\\n{plot}\\n```'\n")
+    asked = ("Draw.", "--model", f"script:{script}:reply", "--verbose")
+    done = CliRunner().invoke(app, asked)
+    end = "1 figure: --trajectory FILE keeps it, repl-env view FILE shows it"
+    assert done.stderr.splitlines()[-1] == end
+    assert "(1 figure)" in done.stderr
+    path = tmp_path / "a run.jsonl"
+    done = CliRunner().invoke(app, [*asked, "--trajectory", str(path)])
+    assert done.stderr.splitlines()[-1] == f"1 figure: repl-env view '{path}' shows it"
 
 
 def test_a_limit_in_dollars_without_a_price_says_what_is_missing(script):

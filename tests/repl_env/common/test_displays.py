@@ -12,6 +12,7 @@ from dataclasses import fields, is_dataclass
 from html.parser import HTMLParser
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -37,8 +38,11 @@ from repl_sandbox import (
     Raised,
     Sandbox,
     Usage,
+    Variable,
+    VariableList,
 )
 from repl_sandbox import display as engine_displayed
+from repl_sandbox.display import size_text
 from repl_sandbox.types import DISPLAY_FORMS
 
 ROOT = Path(__file__).parents[3]
@@ -142,6 +146,10 @@ class Tags(HTMLParser):
 def check(value: Any) -> str:
     assert len(repr(value)) < 300
     assert len(str(value)) < 300
+    return html_of(value)
+
+
+def html_of(value: Any) -> str:
     html: str = value._repr_html_()
     html.encode()  # no lone surrogates
     tags = Tags()
@@ -226,6 +234,71 @@ def test_html_shows_texts_tables_and_pictures() -> None:
         result=CodeBlockResult(figures=[base64.b64encode(PNG).decode(), "no base64 <b>"])
     )
     assert base64.b64encode(PNG).decode() in check(observation)
+
+
+def test_the_html_of_a_cell_begins_with_its_traceback_and_has_each_text_once() -> None:
+    traceback = "Traceback\n  1 / 0\nZeroDivisionError: zero\n"
+    error = ErrorInfo("ZeroDivisionError", "zero", traceback, 1)
+    outcome = check(Raised(stdout="printed\n", stderr="warned\n", error=error))
+    result = CodeBlockResult(
+        stdout="printed\n",
+        stderr=f"warned\n{traceback}",
+        success=False,
+        exception=f"ZeroDivisionError: zero\n{traceback}",
+    )
+    for html in (outcome, check(result), check(result_of(REPLObservation(result=result)))):
+        assert html.count("1 / 0") == html.count("printed") == html.count("warned") == 1
+        order = [html.index(text) for text in ("1 / 0", "printed", "warned")]
+        assert order == sorted(order) and not re.search("<table>.*1 / 0", html, re.DOTALL)
+
+
+def test_a_table_stands_in_the_place_of_its_text_and_once() -> None:
+    table = {"text/html": "<table><tr><td>cell</td></tr></table>"}
+    displays = (Display("a\n1", table), Display("b\n2", table, is_value=True))
+    outcome = Finished(stdout="first\na\n1\nthen\n", value="b\n2", displays=displays)
+    shown = [{"text": each.text, "forms": table, "is_value": each.is_value} for each in displays]
+    result = CodeBlockResult(
+        stdout="first\na\n1\nthen\nb\n2\n",
+        value="b\n2",
+        displays=[CellDisplay(**each) for each in shown],
+    )
+    for html in (check(outcome), check(result)):
+        blocks = re.findall(r"<pre>(?s:.*?)</pre>|<iframe", html)
+        assert blocks == ["<pre>first\n</pre>", "<iframe", "<pre>then\n</pre>", "<iframe"]
+    assert "<pre>3</pre>" in check(Finished(stdout="3\n", value="3"))
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (1_234_567, "1.2 MB"), (99_500_000, "100 MB"),
+        (8 << 30, "8.6 GB"), (10**30, "1208925819615 TB"),
+    ],
+)  # fmt: skip
+def test_sizes_are_in_units(size: int, text: str) -> None:
+    assert size_text(size) == text
+    assert f"<td>{text}</td>" in check(Finished(changes=(Change("new", "x", "T", size, ""),)))
+
+
+def test_variables_are_a_table_in_notebooks_and_terminals(sandbox: Sandbox) -> None:
+    with sandbox.session() as session:
+        assert str(session.variables()) == "no variables"
+        session.run(f"text = 'x' * 1_200_000\nnumber = 5\nglobals()[{EVIL!r}] = 'a\\nb'")
+        variables = session.variables()
+    assert [each.name for each in variables][:2] == ["text", "number"]
+    assert variables == list(variables)
+    name, text, number, evil = str(variables).splitlines()
+    assert name.split() == ["name", "type", "size", "preview"]
+    assert text.startswith("text  ") and "  1.2 MB  'xxx" in text
+    assert number.split() == ["number", "int", "28", "B", "5"]
+    assert "<script>" in evil and not {"\x1b", "\x00", "\u202e"} & {*evil} and len(evil) < 500
+    html = html_of(variables)
+    assert len(repr(variables)) < 300 and "<th>size</th>" in html and "<td>1.2 MB</td>" in html
+    many = VariableList([Variable("x", "int", 28, "1")] * 10_000)
+    assert str(many).endswith("\n... 9,900 more") and len(str(many).splitlines()) == 102
+    shown: list[str] = []
+    variables._repr_pretty_(SimpleNamespace(text=shown.append), cycle=False)
+    assert shown == [str(variables)]  # as IPython shows it
 
 
 def test_a_figure_is_its_bytes_and_an_object(tmp_path: Path) -> None:

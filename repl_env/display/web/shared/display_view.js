@@ -12,9 +12,10 @@ const TEXTS = ["text/latex", "text/markdown"];
 const LONGEST = 2 << 20; // characters of a form that is shown
 const POLICY = "default-src 'none'; img-src data:; font-src data:; style-src 'unsafe-inline'";
 const HEAD = `<!doctype html><meta http-equiv="Content-Security-Policy" content="${POLICY}"><base target="_blank">`;
-// A frame cannot be measured from outside: its height comes from the rows of its tables.
-const ROW = 26;
-const [LEAST, MOST] = [60, 480];
+// A frame without an origin cannot be measured from outside, so the height is estimated: lines are blocks and
+// rows of tables, or as many as the text fills; a picture takes the place of several.
+const [LINE, PICTURE, LETTERS] = [26, 160, 90];
+const [LEAST, MOST, TALLEST] = [60, 480, 6000];
 
 function useBlob(text, type) {
   const [url, setURL] = useState(null);
@@ -26,10 +27,21 @@ function useBlob(text, type) {
   return url;
 }
 
+function heightOf(page) {
+  const blocks = page.match(/<(?:tr|li|p|br|h[1-6]|div|pre|hr|dt|dd)\b/gi)?.length ?? 0;
+  const pictures = page.match(/<(?:img|svg)\b/gi)?.length ?? 0;
+  const letters = page.split("<").reduce((sum, part) => sum + part.length - part.indexOf(">") - 1, 0);
+  return LEAST + LINE * Math.ceil(Math.max(blocks, letters / LETTERS)) + PICTURE * pictures;
+}
+
 function Frame({ page }) {
   const url = useBlob(`${HEAD}${page}`, "text/html;charset=utf-8");
-  const height = Math.min(MOST, LEAST + ROW * (page.split("<tr").length - 1));
-  return url === null ? null : html`<iframe class="display" sandbox="" title="displayed" height=${height} src=${url}></iframe>`;
+  const [whole, setWhole] = useState(false);
+  const height = heightOf(page);
+  return url === null ? null : html`<div><iframe class="display" sandbox="" title="displayed"
+      height=${Math.min(height, whole ? TALLEST : MOST)} src=${url}></iframe>
+    ${height <= MOST ? null : html`<button type="button" class="small" aria-expanded=${whole}
+      onClick=${() => setWhole(!whole)}>${whole ? "Show less" : "Show all"}</button>`}</div>`;
 }
 
 function Picture({ picture }) {
