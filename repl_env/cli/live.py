@@ -397,6 +397,13 @@ class RunReport:
             print(harmless(answer) if sys.stdout.isatty() else answer, flush=True)
         if self.reason is not None:
             typer.echo(f"repl-env: {one_line(self.reason, 500)}", err=True)
+        if refused := self.progress.tree.refused:
+            were = "sub-call was" if refused == 1 else "sub-calls were"
+            typer.echo(
+                f"repl-env: {refused:,} {were} refused by the budget, and the code got the reason "
+                "in place of an answer",
+                err=True,
+            )
         if not quiet:
             typer.echo(self.totals(), err=True)
             if count := self.progress.tree.figures:
@@ -421,6 +428,7 @@ class RunReport:
             "reason": self.reason,
             "iterations": _get(result, "iterations"),
             "usage": asdict(spent),
+            "refused_calls": self.progress.tree.refused,
             "cost": None if spent.unpriced else spent.usd,
             "seconds": round(time.monotonic() - self._began, 3),
             "status": int(self.status),

@@ -12,6 +12,7 @@ from rich.tree import Tree
 
 from repl_env.cli.tables import one_line
 from repl_env.common.values import visible
+from repl_env.errors import BudgetExceeded
 from repl_env.llm.base import ModelUsage
 from repl_env.rlm.budget import Budget, Price, Spent
 from repl_env.rlm.model_call import (
@@ -103,6 +104,7 @@ class RunTree:
         self.ended: RunEnded | None = None
         self.streak = FailureStreak()
         self.figures = 0  # that cells of all runs have drawn
+        self.refused = 0  # sub-calls that the budget refused, in all runs
         self._nodes: dict[str, RunTreeNode] = {}
 
     def feed(self, event: AnyEvent) -> None:
@@ -160,6 +162,7 @@ class RunTree:
             node.below[event.call] = self._nodes[event.call] = call
 
     def _call_ended(self, event: CallEnded) -> None:
+        self.refused += (event.error or "").startswith(BudgetExceeded.__name__)
         node = self._nodes.get(event.run)
         if node is None:
             return

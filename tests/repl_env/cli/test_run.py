@@ -317,6 +317,21 @@ def test_a_run_whose_replies_were_all_cut_says_so(script, reply, said):
     assert f"{said}: {cut} (max_tokens, --max-tokens)" in " ".join(err.split())
 
 
+def test_sub_calls_that_the_budget_refused_are_counted_beside_an_answer(script):
+    script.write_text(
+        "CODE = 'FINAL(len(llm_query_batched([str(n) for n in range(10)])))'\n\n"
+        "def reply(request):\n"
+        "    asked = request.messages[-1]['content']\n"
+        "    return 'ok' if asked.isdigit() else f'```repl\\n{CODE}\\n```'\n"
+    )
+    with real(script, "--budget-calls", "5") as child:
+        out, err = child.communicate(timeout=LONG)
+    assert (child.returncode, out) == (0, "10\n")
+    assert "6 sub-calls were refused by the budget" in err
+    with real(script, "--budget-calls", "5", "--json") as child:
+        assert json.loads(child.communicate(timeout=LONG)[0])["refused_calls"] == 6
+
+
 def test_a_missing_model_says_what_there_is(script):
     command = [sys.executable, "-m", "repl_env", "run", "?"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=script.parent)
