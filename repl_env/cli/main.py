@@ -338,7 +338,9 @@ def installed() -> list[EntryPoint]:
 def _add(app: typer.Typer, point: EntryPoint) -> None:
     command = _load(point)
     if isinstance(command, typer.Typer):
-        app.add_typer(_uniform(command), name=point.name, cls=HelpGroup)
+        own = command.info.cls  # a placeholder, if the group has none
+        cls = own if isinstance(own, type) and issubclass(own, HelpGroup) else HelpGroup
+        app.add_typer(_uniform(command), name=point.name, cls=cls)
     else:
         app.command(point.name, cls=HelpCommand)(configurable(command))
 

@@ -126,7 +126,7 @@ def make(
 
 # `repl-env space push`: a Space to the hub.
 
-_LINE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}:[0-9a-fA-F]{64}")
+_LINE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}:[0-9a-fA-F]{64}( expires=[\w:.+-]+)?")
 
 
 Folder: TypeAlias = Annotated[

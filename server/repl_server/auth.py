@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import errno
+import fcntl
 import hashlib
 import hmac
 import logging
@@ -12,12 +14,15 @@ import secrets
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+from io import BufferedReader, FileIO
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_network
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
-from repl_env.common.files import open_regular
+from repl_env.common.files import open_regular, refusal
 
 from .settings import Settings
 from .tenants import RequestError, Tenant, client_network, is_loopback, parse
@@ -25,8 +30,8 @@ from .tenants import RequestError, Tenant, client_network, is_loopback, parse
 # `APIKeys`: API keys, of which the server stores only hashes.
 #
 # A key file has one line per key: `name:hash`, with the SHA-256 of the key as 64 hexadecimal
-# digits. Empty lines and comments after `#` are ignored. An unsalted hash suffices: a key has 256
-# random bits.
+# digits, and perhaps ` expires=TIME`. Empty lines and comments after `#` are ignored. An unsalted
+# hash suffices: a key has 256 random bits.
 
 # Environment variable with lines of a key file, separated by commas or line breaks.
 VARIABLE = "REPL_ENV_API_KEYS"
@@ -37,25 +42,45 @@ _PREFIX = "repl_"
 # Names are short and plain, because they appear in logs and as metric labels.
 _KEY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _HASH = re.compile(r"[0-9a-fA-F]{64}")
+_EXPIRES = "expires="
+
+
+class StoredKey(NamedTuple):
+    """The hash of a key, and the time from which the key is refused; None: never."""
+
+    digest: bytes
+    expires: datetime | None = None
+
+    @property
+    def expired(self) -> bool:
+        """True if the key is refused now."""
+        return self.expires is not None and self.expires <= datetime.now(UTC)
+
+    def line(self, name: str) -> str:
+        """The line of the key in a key file."""
+        entry = f"{name}:{self.digest.hex()}"
+        return entry if self.expires is None else f"{entry} {_EXPIRES}{time_text(self.expires)}"
 
 
 class APIKeys:
     """Hashes of keys by name; may be empty."""
 
-    __slots__ = ("_hashes",)
+    __slots__ = ("_stored",)
 
-    def __init__(self, hashes: Mapping[str, bytes]) -> None:
-        self._hashes = dict(hashes)
+    def __init__(self, stored: Mapping[str, StoredKey]) -> None:
+        self._stored = dict(stored)
 
     @classmethod
-    def read(cls, path: Path) -> APIKeys:
-        """Read a key file.
+    def read(cls, path: Path, *, wait: bool = True) -> APIKeys:
+        """Read a key file, not while a command changes it.
 
         Raises:
             ValueError: naming the invalid line, or the file if it is world-writable.
+            BlockingIOError: a command changes the file now, with `wait` False.
             OSError: the file cannot be read.
         """
         with open_regular(path) as file, named(path):
+            _lock_shared(file, wait=wait)
             if os.fstat(file.fileno()).st_mode & stat.S_IWOTH:
                 raise ValueError(f"{path} is writable by everybody: chmod o-w {path}")
             return cls.parse(file.read().decode("utf-8-sig").splitlines(), str(path))
@@ -68,34 +93,36 @@ class APIKeys:
             ValueError: naming the invalid line by its number only, because the line may be a key
                 that somebody forgot to hash.
         """
-        hashes: dict[str, bytes] = {}
+        stored: dict[str, StoredKey] = {}
         digests: set[bytes] = set()
         for number, line in enumerate(lines, 1):
             entry = line.partition("#")[0].strip()
             if not entry:
                 continue
             where = f"{source}, line {number}"
-            name, _, digits = (part.strip() for part in entry.partition(":"))
-            if not _KEY_NAME.fullmatch(name) or not _HASH.fullmatch(digits):
-                raise ValueError(f"{where}: must be `name:hash`, as `repl-env keys` writes it")
-            digest = bytes.fromhex(digits)
-            if name in hashes:
+            name, key = _entry(entry, where)
+            if name in stored:
                 raise ValueError(f"{where}: a key named {name!r} exists already")
-            if digest in digests:
+            if key.digest in digests:
                 raise ValueError(f"{where}: the key of {name!r} has another name already")
-            hashes[name] = digest
-            digests.add(digest)
-        return cls(hashes)
+            stored[name] = key
+            digests.add(key.digest)
+        return cls(stored)
+
+    @property
+    def stored(self) -> Mapping[str, StoredKey]:
+        """The hashes by name, those of expired keys too."""
+        return MappingProxyType(self._stored)
 
     def __contains__(self, name: object) -> bool:
-        """Return whether a key has this name."""
-        return name in self._hashes
+        """Return whether a key that has not expired has this name."""
+        return name in self._stored and not self._stored[name].expired
 
     def __len__(self) -> int:
-        return len(self._hashes)
+        return len(self._stored)
 
     def __repr__(self) -> str:
-        return f"APIKeys({', '.join(self._hashes)})"
+        return f"APIKeys({', '.join(self._stored)})"
 
     def __or__(self, other: APIKeys) -> APIKeys:
         """The keys of both.
@@ -103,20 +130,88 @@ class APIKeys:
         Raises:
             ValueError: both have the same name or key.
         """
-        digests = set(self._hashes.values())
-        for name, digest in other._hashes.items():
-            if name in self._hashes or digest in digests:
+        digests = {key.digest for key in self._stored.values()}
+        for name, key in other._stored.items():
+            if name in self._stored or key.digest in digests:
                 raise ValueError(f"the key of {name!r} is in the key file and in {VARIABLE}")
-        return APIKeys({**self._hashes, **other._hashes})
+        return APIKeys({**self._stored, **other._stored})
 
     def tenant(self, presented: str) -> Tenant | None:
-        """The tenant of the key `presented`; None for an unknown key. Takes constant time."""
+        """The tenant of the key `presented`; None for an unknown or expired key."""
+        name = self._name(presented)
+        return None if name is None or self._stored[name].expired else Tenant("key", name)
+
+    def has_expired(self, presented: str) -> bool:
+        """Return whether `presented` is a key that has expired."""
+        name = self._name(presented)
+        return name is not None and self._stored[name].expired
+
+    def _name(self, presented: str) -> str | None:
+        """The name of the key `presented`; None for an unknown key. Takes constant time."""
         digest = _digest(presented)
         found = None
-        for name, known in self._hashes.items():
-            if hmac.compare_digest(digest, known):
+        for name, key in self._stored.items():
+            if hmac.compare_digest(digest, key.digest):
                 found = name
-        return None if found is None else Tenant("key", found)
+        return found
+
+
+def _lock_shared(file: BufferedReader, *, wait: bool) -> None:
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | (0 if wait else fcntl.LOCK_NB))
+    except OSError as error:
+        if error.errno not in (errno.ENOLCK, errno.ENOTSUP):  # of a file system without locks
+            raise
+
+
+def _entry(entry: str, where: str) -> tuple[str, StoredKey]:
+    """The name and the key of a line of a key file; ValueError begins with `where`."""
+    named_hash, _, rest = entry.partition(_EXPIRES)
+    name, _, digits = (part.strip() for part in named_hash.partition(":"))
+    if not _KEY_NAME.fullmatch(name) or not _HASH.fullmatch(digits):
+        raise ValueError(f"{where}: must be `name:hash`, as `repl-env keys` writes it")
+    if not rest:
+        return name, StoredKey(bytes.fromhex(digits))
+    try:
+        expires = datetime.fromisoformat(rest)
+    except ValueError:
+        expires = None
+    if expires is None or expires.tzinfo is None:
+        raise ValueError(f"{where}: `{_EXPIRES}` must be a time such as 2030-01-31T12:00:00Z")
+    return name, StoredKey(bytes.fromhex(digits), expires)
+
+
+def time_text(time: datetime) -> str:
+    """`time` in UTC, to the second, such as 2030-01-31T12:00:00Z."""
+    return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+# Seconds of the units of a duration.
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_DURATION = re.compile(r"(\d{1,6})([smhdw])")
+
+
+def expiry_of(text: str) -> datetime | None:
+    """The time that `text` means: "never" (None), "now", "30d" from now, or a time of ISO 8601.
+
+    A time without a zone is in UTC.
+
+    Raises:
+        ValueError: `text` is none of these.
+    """
+    if text == "never":
+        return None
+    if text == "now":
+        return datetime.now(UTC)
+    if duration := _DURATION.fullmatch(text):
+        return datetime.now(UTC) + timedelta(seconds=int(duration[1]) * _UNITS[duration[2]])
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(
+            f"{text!r} is no time: write now, never, 12h, 30d, 2030-01-31 or 2030-01-31T12:00Z"
+        ) from None
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
 
 
 @contextmanager
@@ -128,7 +223,7 @@ def named(path: Path) -> Iterator[None]:
         raise ValueError(f"{path} is not a text file, as `repl-env keys` writes it") from None
 
 
-def new_key(name: str) -> tuple[str, str]:
+def new_key(name: str, expires: datetime | None = None) -> tuple[str, str]:
     """Generate a key for `name`; returns the key and its line for a key file.
 
     Raises:
@@ -139,7 +234,65 @@ def new_key(name: str) -> tuple[str, str]:
             f"a name must be 1 to 64 letters, digits, dots, dashes and underscores, not {name!r}"
         )
     key = _PREFIX + secrets.token_urlsafe(_KEY_BYTES)
-    return key, f"{name}:{_digest(key).hex()}"
+    return key, StoredKey(_digest(key), expires).line(name)
+
+
+def change_file(path: Path, change: Callable[[str], str], *, create: bool = False) -> None:
+    """Replace the text of a key file by what `change` makes of it, while nobody else reads it.
+
+    The file stays the same one, because a container may have this file mounted.
+
+    Raises:
+        ValueError: the file has an invalid line, before or after; or as `change`.
+        OSError: the file cannot be read or written, and stays as it was.
+    """
+    # The file is the tenant's alone: who can write to it can let anybody in.
+    flags = os.O_RDWR | os.O_NONBLOCK | (os.O_CREAT if create else 0)
+    fd = os.open(path, flags, 0o600)
+    if (refused := refusal(path, os.fstat(fd).st_mode)) is not None:
+        os.close(fd)
+        raise refused
+    with open(fd, "r+b", buffering=0) as file, named(path):
+        # Of two concurrent commands, the second sees the name that the first one added.
+        fcntl.flock(file, fcntl.LOCK_EX)
+        before = file.read()
+        text = before.decode("utf-8-sig")
+        APIKeys.parse(text.splitlines(), str(path))
+        after = change(text)
+        APIKeys.parse(after.splitlines(), str(path))
+        try:
+            _overwrite(file, after.encode())
+        except OSError:
+            _overwrite(file, before)
+            raise
+
+
+def _overwrite(file: FileIO, content: bytes) -> None:
+    file.seek(0)
+    done = 0
+    while done < len(content):
+        done += file.write(content[done:]) or 0
+    file.truncate()
+
+
+def replace_line(text: str, name: str, make: Callable[[StoredKey], str | None]) -> str:
+    """`text` of a key file with another line for the key `name`; None: without its line.
+
+    Raises:
+        ValueError: no key has this name; the text lists the names.
+    """
+    lines, replaced = text.splitlines(), False
+    for index, line in enumerate(lines):
+        found = APIKeys.parse([line]).stored.get(name)
+        if found is not None:
+            new, (_, mark, comment) = make(found), line.partition("#")
+            lines[index : index + 1] = [] if new is None else [f"{new} {mark}{comment}".rstrip()]
+            replaced = True
+            break
+    if not replaced:
+        names = ", ".join(APIKeys.parse(lines).stored) or "none"
+        raise ValueError(f"no key is named {name!r}; there are: {names}")
+    return "".join(f"{line}\n" for line in lines)
 
 
 def lines_of(value: str) -> list[str]:
@@ -343,7 +496,7 @@ class KeyFile(APIKeys):
     def __init__(self, path: Path, further: APIKeys) -> None:
         self._path, self._further = path, further
         self._version = _version(path)
-        super().__init__((APIKeys.read(path) | further)._hashes)
+        super().__init__((APIKeys.read(path) | further)._stored)
 
     def __contains__(self, name: object) -> bool:
         self._refresh()
@@ -353,22 +506,23 @@ class KeyFile(APIKeys):
         self._refresh()
         return super().__len__()
 
-    def tenant(self, presented: str) -> Tenant | None:
-        """The tenant of the key `presented`; None for an unknown key. Takes constant time."""
+    def _name(self, presented: str) -> str | None:
         self._refresh()
-        return super().tenant(presented)
+        return super()._name(presented)
 
     def _refresh(self) -> None:
         version = _version(self._path)
         if version == self._version:
             return
-        self._version = version
         try:
-            self._hashes = (APIKeys.read(self._path) | self._further)._hashes
+            self._stored = (APIKeys.read(self._path, wait=False) | self._further)._stored
+        except BlockingIOError:
+            return  # a command changes it now; the next request finds it changed
         except (OSError, ValueError) as error:
             logger.warning("the key file cannot be read again, and its keys stay: %s", error)
         else:
-            logger.info("the key file was read again: %d keys", len(self._hashes))
+            logger.info("the key file was read again: %d keys", len(self._stored))
+        self._version = version
 
 
 def configured_keys(settings: Settings) -> APIKeys:
@@ -519,7 +673,9 @@ class Authenticator:
         if key is not None:
             found = self._keys.tenant(key)
             if found is None:
-                raise RequestError("UNAUTHENTICATED", "unknown API key")
+                expired = self._keys.has_expired(key)
+                about = "the API key has expired" if expired else "unknown API key"
+                raise RequestError("UNAUTHENTICATED", about)
             tenant = found
         scheme, hostless = self._proxies.scheme(scope), needs_no_host(scope)
         self.origins.check(headers, scheme, keyed=keyed, hostless=hostless)

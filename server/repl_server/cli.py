@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import logging
 import os
 import shlex
 import socket
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
 from ipaddress import ip_address
+from json import dumps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from repl_env.cli.main import give_up_stdout
+from repl_env.cli.main import HelpGroup, give_up_stdout
 from repl_env.cli.options import ExitStatus, opening, with_option_groups
 from repl_env.client.address import ServerAddress
-from repl_env.common.files import refusal
 
-from .auth import VARIABLE, APIKeys, named, new_key
+from .auth import (
+    VARIABLE,
+    APIKeys,
+    change_file,
+    expiry_of,
+    new_key,
+    replace_line,
+    time_text,
+)
 from .cli_options import ServeOptions, ServerAccessOptions, option_error, settings_of
 
 if TYPE_CHECKING:
@@ -31,27 +41,68 @@ if TYPE_CHECKING:
     from .settings import Settings
 
 
-# `repl-env keys`: create an API key.
+# `repl-env keys`: create, list, expire and revoke API keys.
 
 
-def keys(
+class KeyCommands(HelpGroup):
+    """The commands of `repl-env keys`; `keys NAME` is `keys create NAME`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments; those that begin with no command are for `create`."""
+        if args and args[0] not in (*self.commands, *ctx.help_option_names):
+            args = ["create", *args]
+        return super().parse_args(ctx, args)
+
+
+keys = typer.Typer(
+    cls=KeyCommands,
+    help="Create, list, expire and revoke API keys; `keys NAME` creates one.",
+    no_args_is_help=True,
+)
+
+_FILE_VARIABLE = "REPL_ENV_KEYS_FILE"
+_HASH_DIGITS = 12  # shown of a hash: enough to tell keys apart
+_WHEN_HELP = "30d (s, m, h, d, w), 2030-01-31, 2030-01-31T12:00Z (UTC), now or never"
+
+KeyName = Annotated[str, typer.Argument(help="Name of the key's user.")]
+ExistingFile = Annotated[
+    Path, typer.Option("--file", metavar="FILE", envvar=_FILE_VARIABLE, help="Key file.")
+]
+
+
+@contextmanager
+def _errors_of_file(file: Path | None) -> Iterator[None]:
+    """Report errors about the key file as errors of its option."""
+    try:
+        yield
+    except OSError as error:
+        raise typer.BadParameter(f"{file}: {error.strerror}", param_hint="--file") from None
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+@keys.command()
+def create(
     name: Annotated[
         str, typer.Argument(help="Name of the key's user, which quotas and logs refer to.")
     ],
     file: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Key file to add the key to; created if missing."),
+        typer.Option(
+            metavar="FILE",
+            envvar=_FILE_VARIABLE,
+            help="Key file to add the key to; created if missing.",
+        ),
     ] = None,
+    expires: Annotated[
+        str, typer.Option(metavar="WHEN", help=f"Time from which the key is refused: {_WHEN_HELP}.")
+    ] = "never",
 ) -> None:
     """Create an API key and print it once; only its hash is stored."""
-    try:
-        key, line = new_key(name)
+    with _errors_of_file(file):
+        key, line = new_key(name, _expiry(expires, "--expires"))
         if file is not None:
-            append(file, name, line)
-    except OSError as error:
-        raise typer.BadParameter(f"{file}: {error.strerror}", param_hint="--file") from None
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
+            append(file, line)
     typer.echo(key)
     where = (
         f"added to {file}" if file is not None else f"add this line to a key file, or to {VARIABLE}"
@@ -59,24 +110,89 @@ def keys(
     typer.echo(f"{line}\n^ {where}; the key above is not shown again.", err=True)
 
 
-def append(file: Path, name: str, line: str) -> None:
-    """Append `line` to the key file.
+@keys.command("list")
+def list_keys(
+    file: ExistingFile,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON list.")] = False,
+) -> None:
+    """List the keys of a file: name, beginning of the hash, expiry. No key is in the file."""
+    with _errors_of_file(file):
+        stored = APIKeys.read(file).stored
+    rows = [
+        {
+            "name": name,
+            "sha256": key.digest.hex()[:_HASH_DIGITS],
+            "expires": None if key.expires is None else time_text(key.expires),
+            "expired": key.expired,
+        }
+        for name, key in stored.items()
+    ]
+    typer.echo(dumps(rows) if json else _table(rows))
+
+
+def _table(rows: list[dict[str, Any]]) -> str:
+    if not rows:
+        return "no keys"
+    width = max(len("NAME"), *(len(row["name"]) for row in rows))
+    texts = [
+        (
+            row["name"],
+            f"{row['sha256']}…",
+            ("expired " * row["expired"]) + (row["expires"] or "never"),
+        )
+        for row in rows
+    ]
+    lines = [("NAME", "SHA-256", "EXPIRES"), *texts]
+    return "\n".join(f"{name:{width}}  {digest:13}  {when}" for name, digest, when in lines)
+
+
+@keys.command()
+def revoke(name: KeyName, file: ExistingFile) -> None:
+    """Remove a key from a file: servers refuse the key, and its sessions end within seconds."""
+    with _errors_of_file(file):
+        change_file(file, lambda text: replace_line(text, name, lambda key: None))
+    typer.echo(f"{name} is revoked: {file} has no key of this name any more")
+
+
+@keys.command()
+def expire(
+    name: KeyName,
+    file: ExistingFile,
+    when: Annotated[
+        str, typer.Argument(metavar="WHEN", help=f"Time from which it is refused: {_WHEN_HELP}.")
+    ] = "now",
+) -> None:
+    """Set the time from which a key is refused; "never" removes it."""
+    expires = _expiry(when, "WHEN")
+    with _errors_of_file(file):
+        change_file(
+            file,
+            lambda text: replace_line(
+                text, name, lambda key: key._replace(expires=expires).line(name)
+            ),
+        )
+    typer.echo(f"{name} expires {'never' if expires is None else f'at {time_text(expires)}'}")
+
+
+def _expiry(text: str, hint: str) -> datetime | None:
+    try:
+        return expiry_of(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=hint) from None
+
+
+def append(file: Path, line: str) -> None:
+    """Append `line` to the key file, which is created if missing.
 
     Raises:
         ValueError: the file has an invalid line, or a key with this name.
         OSError: the file cannot be read or written.
     """
-    # The file is the tenant's alone: who can write to it can let anybody in.
-    fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK, 0o600)
-    if (refused := refusal(file, os.fstat(fd).st_mode)) is not None:
-        os.close(fd)
-        raise refused
-    with open(fd, "r+", encoding="utf-8") as opened, named(file):
-        # Of two concurrent commands, the second sees the name that the first one added.
-        fcntl.flock(opened, fcntl.LOCK_EX)
-        text = opened.read().removeprefix("\ufeff")
-        APIKeys.parse([*text.splitlines(), line], str(file))
-        opened.write(line + "\n" if text.endswith("\n") or not text else f"\n{line}\n")
+
+    def added(text: str) -> str:
+        return text + line + "\n" if text.endswith("\n") or not text else f"{text}\n{line}\n"
+
+    change_file(file, added, create=True)
 
 
 # `repl-env serve`: serve environments on a port.

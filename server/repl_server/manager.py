@@ -108,7 +108,7 @@ class SessionSweeper:
         if not self._is_revoked(session.tenant):
             return
         if session.sink is not None:
-            revoked = RequestError("UNAUTHENTICATED", "the API key was revoked")
+            revoked = RequestError("UNAUTHENTICATED", "the API key was revoked, or has expired")
             session.sink.end(revoked.close or 1000, revoked.message)
         session.end("revoked")
 

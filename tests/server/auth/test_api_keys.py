@@ -8,12 +8,12 @@ import stat
 from concurrent.futures import ThreadPoolExecutor, wait
 
 import pytest
-from typer import Typer
 from typer.testing import CliRunner
 from websockets.exceptions import InvalidStatus
 
+from repl_env.cli.main import build
 from repl_server.auth import APIKeys, configured_keys, lines_of, new_key
-from repl_server.cli import append, keys
+from repl_server.cli import append
 from repl_server.settings import Settings
 from repl_server.tenants import Tenant
 from tests.server.conftest import peer, serving
@@ -71,6 +71,8 @@ def test_lines_may_have_comments_and_space() -> None:
         ("-rf:" + HASH + "1", "line 2: must be `name:hash`"),
         ("a" * 65 + ":" + HASH + "1", "line 2: must be `name:hash`"),
         ("bob:" + HASH + "1", "line 2: a key named 'bob' exists already"),
+        ("bo:" + HASH + "1 expires=soon", "line 2: `expires=` must be a time such as"),
+        ("bo:" + HASH + "1 expires=2030-01-31", "line 2: `expires=` must be a time such as"),
         ("carol:" + HASH + "0", "line 2: the key of 'carol' has another name already"),
     ],
 )
@@ -120,9 +122,7 @@ def test_neither_key_nor_hash_is_in_the_representation() -> None:
 
 
 def run(*arguments: str) -> tuple[int, str, str]:
-    app = Typer()
-    app.command("keys")(keys)
-    result = CliRunner().invoke(app, [*arguments])
+    result = CliRunner().invoke(build(), ["keys", *arguments])
     return result.exit_code, result.stdout, result.stderr
 
 
@@ -155,7 +155,7 @@ def test_two_commands_at_a_time_cannot_give_one_name_twice(tmp_path) -> None:
     file = tmp_path / "keys"
     with file.open("w") as other, ThreadPoolExecutor(1) as threads:
         fcntl.flock(other, fcntl.LOCK_EX)
-        ours = threads.submit(append, file, "alice", new_key("alice")[1])
+        ours = threads.submit(append, file, new_key("alice")[1])
         assert not wait([ours], timeout=0.2).done  # it waits for the other one
         other.write(new_key("alice")[1] + "\n")
         other.flush()
