@@ -173,6 +173,11 @@ class Sandbox(DisplayedByRepr):
         return f"<{type(self).__name__} {self._zygote.tier}, {condition}>"
 
     @property
+    def tier(self) -> str:
+        """The isolation tier of its sessions."""
+        return self._zygote.tier
+
+    @property
     def shared(self) -> Mapping[str, Shareable]:
         """The shared objects of its sessions by name, as they were given."""
         return MappingProxyType(self._shared)

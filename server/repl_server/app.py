@@ -103,11 +103,6 @@ def create_app(
     return app
 
 
-def _has_playground(manager: SessionManager) -> bool:
-    # The page sends code, and asks for variables and branches.
-    return manager.settings.has_playground and manager.environment is None
-
-
 def _add_routes(app: FastAPI, manager: SessionManager) -> None:
     # First, because routes are tried in order and most sessions begin here.
     app.router.routes.append(WebSocketRoute("/ws", SessionSocketRoute(manager)))
@@ -120,7 +115,7 @@ def _add_routes(app: FastAPI, manager: SessionManager) -> None:
     manager.handlers["mcp"] = tool_server.handle
     app.include_router(mcp_router(manager, tool_server))
     app.router.routes.append(WebSocketRoute("/mcp", MCPSocketRoute(manager)))
-    app.router.routes.extend(page_routes(playground=_has_playground(manager)))
+    app.router.routes.extend(page_routes(playground=manager.has_playground))
     app.add_exception_handler(RequestError, error_response_async)
     app.add_exception_handler(RequestValidationError, error_response_async)
     answer_unrouted(app)

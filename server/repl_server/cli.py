@@ -238,10 +238,19 @@ def _prepare(manager: SessionManager, options: ServeOptions) -> None:
         raise
 
 
-def _print_url(url: str) -> None:
-    """Print the URL; the log has it too, if nobody reads standard output."""
+def _print_start(url: str, manager: SessionManager, *, requires_keys: bool) -> None:
+    """Print the URL and the pages; the log has them too, if nobody reads standard output."""
+    settings = manager.settings
+    tier = "of a custom environment" if manager.tier is None else f"tier {manager.tier}"
+    lines = [
+        f"repl-env serves on {url}",
+        f"  playground  {f'{url}/' if manager.has_playground else 'off; --web turns it on'}",
+        f"  routes      {url}/docs",
+        f"  sessions    {tier}, {settings.max_sessions} at most",
+        f"  access      {'every request needs a key' if requires_keys else 'no key is needed'}",
+    ]
     try:
-        typer.echo(f"repl-env serves on {url}")
+        typer.echo("\n".join(lines))
     except OSError:
         give_up_stdout()
 
@@ -306,8 +315,9 @@ def _serve(options: ServeOptions) -> None:
         _prepare(manager, options)
     hide_memory()
     freeze_gc()
+    settings = manager.settings
     made = _announced(app, options.access)
-    with written_to(sys.stderr, contents=manager.settings.log_contents):
+    with written_to(sys.stderr, contents=settings.log_contents, level=settings.log_level):
         _run(made)
 
 
@@ -334,8 +344,10 @@ def _announced(app: FastAPI, options: ServerAccessOptions) -> Server:
 
     from .serving import server
 
+    keyed = app.state.guard_context.authenticator.requires_keys
+
     def listening(url: str) -> None:
-        _print_url(url)
+        _print_start(url, app.state.manager, requires_keys=keyed)
         if options.join is not None:
             file = NodeFile(options.join, options.advertise or _reachable(url))
             made.until_drain.enter_context(file)

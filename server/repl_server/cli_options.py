@@ -323,6 +323,15 @@ _MODELS = MODEL  # for sub-calls
 _STORAGE = "Quotas, sizes and logging"
 
 
+class LogLevel(StrEnum):
+    """The levels of the log's lines."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
 @dataclass(frozen=True, kw_only=True)
 class CapacityOptions:
     """The number of sessions and connections, and time-outs."""
@@ -461,6 +470,15 @@ class StorageOptions:
     log_contents: Annotated[
         bool, option("--log-contents", _STORAGE, "Write code and output of steps to the log.")
     ] = False
+    log_level: Annotated[
+        LogLevel | None,
+        option(
+            "--log-level",
+            _STORAGE,
+            "Lowest level of the log's lines; default: info, or debug with --log-contents.",
+            metavar="LEVEL",
+        ),
+    ] = None
 
 
 # Options of `repl-env serve`: limits of a session.
@@ -671,6 +689,7 @@ def _storage(options: StorageOptions, access: ServerAccessOptions) -> dict[str, 
         "context_bytes": _context_bytes(options.max_context, uploads),
         "uploads_bytes": uploads,
         "log_contents": options.log_contents,
+        "log_level": None if options.log_level is None else options.log_level.value,
     }
 
 

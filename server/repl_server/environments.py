@@ -49,7 +49,7 @@ class AdmissionControl:
     def __init__(self, max_open: int, waiting: int, wait_s: float) -> None:
         self.max_open = max_open
         self.open = 0
-        self._max_waiting = waiting
+        self.max_waiting = waiting
         self._wait_s = wait_s
         self._queue: deque[asyncio.Future[None]] = deque()
         self._closed: RequestError | None = None
@@ -73,7 +73,7 @@ class AdmissionControl:
         if self._closed is not None or self.free > 0:
             self.acquire_now()
             return
-        if len(self._queue) >= self._max_waiting:
+        if len(self._queue) >= self.max_waiting:
             raise self._capacity_error()
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._queue.append(turn)
@@ -102,7 +102,7 @@ class AdmissionControl:
 
     def resize(self, max_open: int, waiting: int) -> None:
         """Change both limits. Clients in the queue stay there, even above the new limit."""
-        self.max_open, self._max_waiting = max_open, waiting
+        self.max_open, self.max_waiting = max_open, waiting
         self._admit_next()
 
     def _admit_next(self) -> None:

@@ -333,6 +333,10 @@ class UnknownKeys:
 
 # Served without a key, for probes: the responses say only whether the process runs or stops.
 OPEN = frozenset((method, path) for method in ("GET", "HEAD") for path in ("/health", "/accepting"))
+# Requests of monitors, which come every few seconds: the log has their refusals only.
+_SCRAPES = frozenset({"/metrics", "/ready"})
+# The status of a WebSocket that was opened: 101 Switching Protocols.
+_SWITCHED = 101
 # Closes connections of refused and of unauthenticated requests.
 _CLOSE = (b"connection", b"close")
 
@@ -430,6 +434,7 @@ class HTTPExchange:
             if self._body is None:
                 await app(self._scope, self._receive, self._send)
                 self._record_noted()
+                self._status = self._status or _SWITCHED
             else:
                 self._body.begin(tenant)
                 await self._run(app, self._body)
@@ -509,6 +514,8 @@ class HTTPExchange:
             self._record_refusal(refusal)
 
     def _record_request(self) -> None:
+        if self._scope["path"] in _SCRAPES and self._body is not None:
+            return
         self._telemetry.event_log.record(
             "request",
             tenant=str(self._tenant),

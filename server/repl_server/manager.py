@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+import repl_env
 from repl_env.client.protocol import DOES_NOT_READ, IDLE, OVER_QUOTA
 from repl_env.env.environment import REPLEnvironment
 from repl_env.episode.sandboxes import SandboxProvider, SandboxRegistry, SandboxSettings
@@ -156,6 +157,10 @@ class SessionManager:
         environment: creates an environment for each session; None: `REPLEnvironment`, with sessions
             from a sandbox of the manager.
         action, observation, state: the models of the environment.
+
+    Attributes:
+        tier: isolation tier of the sessions once the manager is prepared; None: an environment
+            decides.
     """
 
     def __init__(
@@ -178,11 +183,8 @@ class SessionManager:
         self.inbound = ReceiveBuffers(settings)
         self.scheduler = RequestScheduler()
         self.telemetry = Telemetry(contents=settings.log_contents)
-        self.telemetry.metrics.set_gauge("sessions_open", lambda: self.admission.open)
-        self.telemetry.metrics.set_gauge("sessions_waiting", lambda: self.admission.waiting)
-        self.telemetry.metrics.set_gauge("requests_waiting", lambda: len(self.scheduler))
         uploaded = UploadQuota(settings.uploads_bytes, self.quotas.meter_of)
-        self.telemetry.metrics.set_gauge("uploaded_bytes", lambda: uploaded.used)
+        self._set_gauges(uploaded)
         self.uploads = UploadStore(settings, uploaded)
         self.templates = SharedTemplates(uploaded)
         self.json_codec = JSONCodec()
@@ -192,10 +194,22 @@ class SessionManager:
         self._sessions: dict[bytes, ServerSession] = {}
         self._sweeping: asyncio.Task[None] | None = None
         self.draining = False
+        self.tier: str | None = None
         self._leaked: set[ServerSession] = set()  # not closed in time
         self.sweeper = SessionSweeper(
             settings, keys, lambda: self.sessions, (self.templates.sweep, self.uploads.sweep)
         )
+
+    def _set_gauges(self, uploaded: UploadQuota) -> None:
+        admission, settings, metrics = self.admission, self.settings, self.telemetry.metrics
+        metrics.set_gauge("sessions_open", lambda: admission.open)
+        metrics.set_gauge("sessions_max", lambda: admission.max_open)
+        metrics.set_gauge("sessions_waiting", lambda: admission.waiting)
+        metrics.set_gauge("sessions_waiting_max", lambda: admission.max_waiting)
+        metrics.set_gauge("requests_waiting", lambda: len(self.scheduler))
+        metrics.set_gauge("inbound_bytes_max", lambda: settings.inbound_bytes)
+        metrics.set_gauge("uploaded_bytes", lambda: uploaded.used)
+        metrics.set_gauge("uploaded_bytes_max", lambda: settings.uploads_bytes)
 
     # ── life cycle ───────────────────────────────────────────────────────────────────────────────
 
@@ -207,7 +221,8 @@ class SessionManager:
         """
         warm_up(self.settings)
         if self.environment is None:
-            self.sandbox_provider.blocking_sandbox()
+            self.tier = self.sandbox_provider.blocking_sandbox().tier
+        self.telemetry.metrics.set_server(repl_env.__version__, self.tier)
 
     async def __aenter__(self) -> SessionManager:
         await asyncio.to_thread(self.prepare)
@@ -256,6 +271,11 @@ class SessionManager:
         if self.draining:
             raise draining_error()
 
+    @property
+    def has_playground(self) -> bool:
+        """True if the playground is served, which sends code to sessions of `REPLEnvironment`."""
+        return self.settings.has_playground and self.environment is None
+
     # ── sessions ─────────────────────────────────────────────────────────────────────────────────
 
     @property
@@ -270,13 +290,14 @@ class SessionManager:
             RequestError: QUOTA_EXCEEDED, CAPACITY_REACHED, DRAINING, FACTORY_ERROR.
         """
         self.check_open()
-        meter = self.quotas.meter_of(tenant)
+        began, meter = time.monotonic(), self.quotas.meter_of(tenant)
         with contextlib.ExitStack() as undo:
             await self._count_session(tenant, meter)
             undo.callback(meter.close_session)
             await self.admission.acquire()
             undo.callback(self.admission.release)
-            session = await self._start(tenant, meter, self._make_adapter(tenant, meter))
+            making = self._make_adapter(tenant, meter)
+            session = await self._start(tenant, meter, making, began)
             undo.pop_all()
         return session
 
@@ -307,14 +328,14 @@ class SessionManager:
         Raises:
             RequestError: as `open`, but without waiting in the queue.
         """
+        began = time.monotonic()
         with contextlib.ExitStack() as undo:
             await self._count_session(parent.tenant, parent.meter)
             undo.callback(parent.meter.close_session)
             self.admission.acquire_now()
             undo.callback(self.admission.release)
-            session = await self._start(
-                parent.tenant, parent.meter, parent.branch_environment(seed)
-            )
+            making = parent.branch_environment(seed)
+            session = await self._start(parent.tenant, parent.meter, making, began)
             undo.pop_all()
         session.start_grace_period()
         return session
@@ -360,7 +381,11 @@ class SessionManager:
             return await found_tasks(environment, thread, method, arguments)
 
     async def _start(
-        self, tenant: Tenant, meter: UsageMeter, making: Awaitable[EnvironmentAdapter]
+        self,
+        tenant: Tenant,
+        meter: UsageMeter,
+        making: Awaitable[EnvironmentAdapter],
+        began: float,
     ) -> ServerSession:
         try:
             session = ServerSession(self, tenant, meter, await making)
@@ -370,7 +395,7 @@ class SessionManager:
         except Exception as error:  # noqa: BLE001
             raise factory_error(error) from None
         self._sessions[_name(session.token)] = session
-        self.telemetry.session_opened(session)
+        self.telemetry.session_opened(session, time.monotonic() - began)
         return session
 
     async def _make_adapter(self, tenant: Tenant, meter: UsageMeter) -> EnvironmentAdapter:

@@ -16,6 +16,7 @@ import uvicorn
 from fastapi import FastAPI
 from starlette.types import ASGIApp
 
+import repl_env
 from repl_sandbox.native import libc
 from repl_sandbox.native.libc import trim_heap
 
@@ -112,10 +113,21 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
         if self.started:
             self._trimming = asyncio.create_task(self._trim_heap_periodically())
-            keys = self._context.authenticator.requires_keys
-            self._manager.telemetry.event_log.record("server_started", url=self.url, keys=keys)
+            self._record_start()
             if self._listening is not None:
                 self._listening(self.url)
+
+    def _record_start(self) -> None:
+        manager = self._manager
+        manager.telemetry.event_log.record(
+            "server_started",
+            url=self.url,
+            version=repl_env.__version__,
+            tier=manager.tier,
+            max_sessions=manager.settings.max_sessions,
+            keys=self._context.authenticator.requires_keys,
+            playground=manager.has_playground,
+        )
 
     async def shutdown(self, sockets: Any = None) -> None:
         """Drain, then stop."""
@@ -172,7 +184,9 @@ def server(app: FastAPI, listening: Callable[[str], None] | None = None) -> Serv
     """The server of `app`. `listening` is called with the URL once the server listens."""
     context: GuardContext = app.state.guard_context
     connections = ConnectionLimits(context.settings, context.telemetry)
+    limit = context.settings.connections
     context.telemetry.metrics.set_gauge("connections", lambda: connections.open)
+    context.telemetry.metrics.set_gauge("connections_max", lambda: limit)
     context.telemetry.metrics.set_gauge("inbound_bytes", lambda: context.inbound.buffered)
     shared = ConnectionContext(context.settings, connections, context.inbound)
     made = config(app, shared, timeout_graceful_shutdown=_CLOSE_TIMEOUT_S)

@@ -20,6 +20,7 @@ from .tenants import TenantQuota, is_loopback
 __all__ = ["Settings"]
 
 MIB = 1 << 20
+LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
 # Minimum of each count.
@@ -148,6 +149,8 @@ class Settings:
         trusted_proxies: addresses of proxies whose `X-Forwarded-For` is used.
         episodes: defaults of episodes: context, task, iterations and lengths.
         log_contents: write code and output to the log, for debugging.
+        log_level: lowest level of the log's lines, one of LOG_LEVELS. None: "info", or "debug" with
+            `log_contents`.
 
     Raises:
         TypeError, ValueError: naming the field, or two fields that exclude each other.
@@ -197,6 +200,7 @@ class Settings:
     trusted_proxies: tuple[str, ...] = ()
     episodes: EnvironmentSettings = field(default_factory=EnvironmentSettings)
     log_contents: bool = False
+    log_level: str | None = None
 
     def __post_init__(self) -> None:
         for name, minimum in _MINIMUMS.items():
@@ -219,6 +223,10 @@ class Settings:
             *(self.isolation, self.require, self.limits, self.preload, self.policy, self.image),
             self.runtime,
         )
+        if self.log_level is not None and self.log_level not in LOG_LEVELS:
+            raise ValueError(
+                f"log_level must be one of {', '.join(LOG_LEVELS)}, not {self.log_level!r}"
+            )
         check_mounts(dict(self.mounts))
         check_snapshots(self.recovery, self.undoable)
         self._check_together()

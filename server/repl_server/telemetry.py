@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import math
+import os
+import platform
 import time
 import traceback
 from bisect import bisect_left
@@ -14,7 +17,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import accumulate
 from time import monotonic
-from typing import IO, Any
+from typing import IO, Any, Final, Literal
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import PlainTextResponse
@@ -23,6 +26,8 @@ from prometheus_client import (
     CollectorRegistry,
     Counter,
     Gauge,
+    Histogram,
+    Info,
     ProcessCollector,
     generate_latest,
 )
@@ -32,6 +37,8 @@ from prometheus_client.utils import floatToGoString
 
 from repl_env.client.protocol import CODES
 from repl_env.rlm.budget import Spent
+from repl_sandbox.host.proc import proportional_memory
+from repl_sandbox.jail.processes import descendants
 
 from .quotas import Clock, TokenBucket
 from .tenants import RequestError, SessionIdentity, Tenant, tenant_of
@@ -53,40 +60,113 @@ _SHOWN = 200
 
 @dataclass(frozen=True, slots=True)
 class EventType:
-    """The level of an event and the fields its line may have; `contents`: fields for debugging."""
+    """When an event is logged, its level, and the fields that its line may have.
 
+    `contents`: further fields, for debugging, with `Settings.log_contents` only.
+    """
+
+    text: str
     level: int
     fields: frozenset[str]
     contents: frozenset[str] = frozenset()
 
 
-def _event(fields: str, *, level: int = logging.INFO, contents: str = "") -> EventType:
-    return EventType(level, frozenset(fields.split()), frozenset(contents.split()))
+def _event(text: str, fields: str, *, level: int = logging.INFO, contents: str = "") -> EventType:
+    return EventType(text, level, frozenset(fields.split()), frozenset(contents.split()))
 
 
-EVENTS = {
-    # Server.
-    "server_started": _event("url keys"),
-    "server_draining": _event("sessions"),
-    "server_stopped": _event(""),
-    # Connections and requests. `peer` is an address, `tenant` the name of a key or an address.
-    "connection_refused": _event("peer reason", level=logging.WARNING),
-    "connection_ended": _event("peer reason", level=logging.WARNING),
-    "request": _event("tenant method path status seconds"),
-    "refused": _event("id code tenant path session", level=logging.WARNING, contents="message"),
-    "fault": _event("id error traceback session", level=logging.ERROR, contents="message"),
-    # Sessions. `session` is the id, which grants no access; the token is never logged.
-    "session_opened": _event("session tenant"),
-    "session_left": _event("session tenant"),
-    "session_resumed": _event("session tenant"),
-    "session_closed": _event("session tenant reason"),
-    # The session could not be closed before the server stopped: a thread of its environment hangs.
-    "session_leaked": _event("session tenant", level=logging.WARNING),
-    "reset": _event("session seconds"),
+# docs/operating.md has a table of these events, and one of the fields.
+EVENTS: Final[Mapping[str, EventType]] = {
+    "server_started": _event(
+        "The server listens.", "url version tier max_sessions keys playground"
+    ),
+    "server_draining": _event("The server stops: it accepts no new work.", "sessions"),
+    "server_stopped": _event("All sessions and connections are closed.", ""),
+    "connection_refused": _event(
+        "A limit refused a connection.", "peer reason", level=logging.WARNING
+    ),
+    "connection_ended": _event(
+        "A limit closed a connection.", "peer reason", level=logging.WARNING
+    ),
+    "request": _event(
+        "A request was answered, or a WebSocket closed. Scrapes and probes have no line.",
+        "tenant method path status seconds",
+    ),
+    "refused": _event(
+        "A request was refused, or failed.",
+        "id code tenant path session",
+        level=logging.WARNING,
+        contents="message",
+    ),
+    "fault": _event(
+        "An error of the server itself.",
+        "id error traceback session",
+        level=logging.ERROR,
+        contents="message",
+    ),
+    "session_opened": _event("A session was opened.", "session tenant"),
+    "session_left": _event(
+        "The socket of a session closed; the session waits to be resumed.", "session tenant"
+    ),
+    "session_resumed": _event("A socket resumed a session.", "session tenant"),
+    "session_closed": _event("A session ended.", "session tenant reason"),
+    "session_leaked": _event(
+        "A session could not be closed before the server stopped: its environment hangs.",
+        "session tenant",
+        level=logging.WARNING,
+    ),
+    "reset": _event("An episode started.", "session seconds"),
+    "step_failed": _event(
+        "A step did not end by itself: it crashed, timed out, or exceeded a limit.",
+        "session tenant outcome seconds peak_memory",
+        level=logging.WARNING,
+    ),
     # DEBUG, because a line costs a tenth of a short step.
-    "step": _event("session outcome seconds", level=logging.DEBUG, contents="code stdout stderr"),
-    # Log records of libraries.
-    "log": _event("logger message error traceback"),
+    "step": _event(
+        "A step was answered.",
+        "session outcome seconds",
+        level=logging.DEBUG,
+        contents="code stdout stderr",
+    ),
+    "log": _event(
+        "Another record: of a library from `warning` on, or about the key file.",
+        "logger message error traceback",
+    ),
+}
+
+# Fields of all lines, and of the lines of EVENTS.
+FIELDS: Final[Mapping[str, str]] = {
+    "time": "Time of the line, UTC, ISO 8601.",
+    "level": "`debug`, `info`, `warning` or `error`.",
+    "event": "Name of the event.",
+    "suppressed": (
+        f"Lines of this event left out before this one, at more than {PER_SECOND} per second."
+    ),
+    "code": "Code of the refusal (endpoint.md); of `step`: the cell.",
+    "error": "Class of the exception.",
+    "id": "Identifies the error; its client sees the same id.",
+    "keys": "True if requests need a key.",
+    "logger": "Name of the library's logger.",
+    "max_sessions": "Maximum number of open sessions.",
+    "message": "First line of the record; of `refused` and `fault`: text of the error.",
+    "method": "Method of HTTP, or `WebSocket`.",
+    "outcome": "`ok`, or the `error_kind` of the observation (values.md).",
+    "path": "Path of the request, without its query.",
+    "peak_memory": "Most memory of the session in bytes, where it is known.",
+    "peer": "Address of the connection.",
+    "playground": "True if the playground is served.",
+    "reason": "Limit of the connection, or reason for the session's end.",
+    "seconds": "Duration; of a WebSocket: until it closed.",
+    "session": "Id of the session, which grants no access.",
+    "sessions": "Number of open sessions.",
+    "status": "HTTP status; 101 for a WebSocket that was opened.",
+    "stderr": "Standard error of the cell.",
+    "stdout": "Standard output of the cell.",
+    "tenant": "Name of the key, or address of the client.",
+    "tier": "Isolation tier of sessions; null with a custom environment.",
+    "traceback": "Stack of the exception, without its message.",
+    "url": "Address of the server.",
+    "version": "Version of repl-env.",
 }
 
 
@@ -233,17 +313,22 @@ def frames(error: BaseException) -> list[str]:
 
 @contextmanager
 def written_to(
-    stream: IO[str], *, contents: bool = False, clock: Clock = monotonic
+    stream: IO[str], *, contents: bool = False, level: str | None = None, clock: Clock = monotonic
 ) -> Iterator[None]:
-    """Write the event log, and warnings of libraries, to `stream`; steps only with `contents`."""
+    """Write events from `level` up, and warnings of libraries or more, to `stream`.
+
+    `level`: as `Settings.log_level`.
+    """
     handler = logging.StreamHandler(stream)
     handler.setFormatter(JSONFormatter(contents=contents))
     handler.addFilter(LogRateLimit(clock))
     root, ours = logging.getLogger(), logging.getLogger(LOGGER)
     levels = root.level, ours.level
     root.addHandler(handler)
-    root.setLevel(logging.WARNING)
-    ours.setLevel(logging.DEBUG if contents else logging.INFO)
+    level = level or ("debug" if contents else "info")
+    lowest = logging.getLevelNamesMapping()[level.upper()]
+    root.setLevel(max(logging.WARNING, lowest))
+    ours.setLevel(lowest)
     try:
         yield
     finally:
@@ -267,9 +352,69 @@ STEP_OUTCOMES = frozenset(
     "ok syntax exception timeout memory cpu processes output crash policy answer budget"
     " sandbox llm cancelled".split()
 )
+# Outcomes of steps that did not end by themselves, which have a line in the log.
+STEP_FAILURES = frozenset("timeout memory cpu processes output crash sandbox llm".split())
 CALL_OUTCOMES = frozenset({"ok", "failed", "refused"})
 ENDINGS = frozenset({"closed", "idle", "grace", "drain", "quota", "revoked"})
 _OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class MetricType:
+    """The type of a metric in Prometheus, its description and its labels.
+
+    `values`: of its only label; each begins at 0, so that a rate sees the first one.
+    """
+
+    kind: Literal["counter", "gauge", "histogram", "info"]
+    text: str
+    labels: tuple[str, ...] = ()
+    values: frozenset[str] = frozenset()
+
+
+# By name, without the suffixes that Prometheus adds. docs/operating.md has a table of them.
+METRICS: Final[Mapping[str, MetricType]] = {
+    "repl_server": MetricType("info", "The server.", ("version", "python", "tier")),
+    "repl_sessions_open": MetricType(
+        "gauge", "Open sessions, including those in their grace period."
+    ),
+    "repl_sessions_max": MetricType("gauge", "Maximum number of open sessions."),
+    "repl_sessions_waiting": MetricType("gauge", "Clients waiting for a session."),
+    "repl_sessions_waiting_max": MetricType("gauge", "Maximum number of waiting clients."),
+    "repl_session_open_seconds": MetricType(
+        "histogram", "Seconds to open a session, including the wait for a free one."
+    ),
+    "repl_sessions_closed": MetricType(
+        "counter", "Sessions closed, by reason.", ("reason",), ENDINGS
+    ),
+    "repl_sessions_memory_bytes": MetricType(
+        "gauge",
+        "Memory of the processes of all sessions and their templates, shared pages counted once;"
+        " measured every 10 seconds at most, and not for sessions in a container of their own.",
+    ),
+    "repl_resets": MetricType("counter", "Episodes started."),
+    "repl_reset_seconds": MetricType(
+        "histogram", "Seconds from a reset to its observation, including the start of processes."
+    ),
+    "repl_steps": MetricType("counter", "Steps, by outcome.", ("outcome",), STEP_OUTCOMES),
+    "repl_step_seconds": MetricType("histogram", "Seconds from request to reply."),
+    "repl_cpu_seconds": MetricType("counter", "CPU time of sessions, by key.", ("key",)),
+    "repl_sub_calls": MetricType(
+        "counter", "Calls to models, by outcome.", ("outcome",), CALL_OUTCOMES
+    ),
+    "repl_requests_waiting": MetricType("gauge", "Requests waiting for the scheduler."),
+    "repl_refusals": MetricType(
+        "counter", "Requests refused, by code.", ("code",), frozenset(CODES)
+    ),
+    "repl_connections": MetricType("gauge", "Open connections."),
+    "repl_connections_max": MetricType("gauge", "Maximum number of open connections."),
+    "repl_connections_refused": MetricType("counter", "Connections refused.", ("reason",)),
+    "repl_inbound_bytes": MetricType("gauge", "Bytes of partly received messages."),
+    "repl_inbound_bytes_max": MetricType("gauge", "Maximum bytes of partly received messages."),
+    "repl_uploads_bytes": MetricType("counter", "Bytes of uploads received."),
+    "repl_uploaded_bytes": MetricType("gauge", "Bytes of uploads in memory."),
+    "repl_uploaded_bytes_max": MetricType("gauge", "Maximum bytes of uploads in memory."),
+}
 
 
 class Metrics:
@@ -279,41 +424,56 @@ class Metrics:
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
         self._gauges = {
-            name: Gauge(f"repl_{name}", text, registry=self._registry)
-            for name, text in (
-                ("sessions_open", "Open sessions, including those in their grace period."),
-                ("sessions_waiting", "Clients waiting for a session."),
-                ("requests_waiting", "Requests waiting for the scheduler."),
-                ("connections", "Open connections."),
-                ("inbound_bytes", "Bytes of partly received messages."),
-                ("uploaded_bytes", "Bytes of uploads in memory."),
-            )
+            name: Gauge(name, metric.text, registry=self._registry)
+            for name, metric in METRICS.items()
+            if metric.kind == "gauge"
         }
-        self._resets = self._counter("resets", "Episodes started.")
+        self._server = Info("repl_server", METRICS["repl_server"].text, registry=self._registry)
+        self._resets = self._counter("repl_resets")
+        self._reset_seconds = self._histogram("repl_reset_seconds")
+        self._open_seconds = self._histogram("repl_session_open_seconds")
         self._steps = _StepCollector()
         self.step = self._steps.add
         self._registry.register(self._steps)
-        self._sessions = self._counter("sessions_closed", "Sessions closed, by reason.", "reason")
-        self._refusals = self._counter("refusals", "Requests refused, by code.", "code")
-        self._connections = self._counter("connections_refused", "Connections refused.", "reason")
-        self._uploads = self._counter("uploads_bytes", "Bytes of uploads received.")
-        self._sub_calls = self._counter("sub_calls", "Calls to models, by outcome.", "outcome")
+        self._sessions = self._counter("repl_sessions_closed")
+        self._refusals = self._counter("repl_refusals")
+        self._connections = self._counter("repl_connections_refused")
+        self._uploads = self._counter("repl_uploads_bytes")
+        self._sub_calls = self._counter("repl_sub_calls")
         self._cpu_of: dict[str, float] = {}  # by keys
+        self.session_memory = SessionMemory()
 
-    def _counter(self, name: str, text: str, *labels: str) -> Counter:
-        return Counter(f"repl_{name}", text, labels, registry=self._registry)
+    def _counter(self, name: str) -> Counter:
+        metric = METRICS[name]
+        counter = Counter(name, metric.text, metric.labels, registry=self._registry)
+        for value in sorted(metric.values):
+            counter.labels(value)
+        return counter
+
+    def _histogram(self, name: str) -> Histogram:
+        return Histogram(name, METRICS[name].text, registry=self._registry, buckets=STEP_SECONDS)
 
     def set_gauge(self, name: str, value: Callable[[], float]) -> None:
-        """Read the gauge `name` from `value` at each scrape.
+        """Read the gauge `repl_{name}` from `value` at each scrape.
 
         Raises:
             KeyError: no such gauge.
         """
-        self._gauges[name].set_function(value)
+        self._gauges[f"repl_{name}"].set_function(value)
 
-    def reset(self) -> None:
+    def set_server(self, version: str, tier: str | None) -> None:
+        """Name the version and the isolation tier; None: an environment decides it."""
+        python = platform.python_version()
+        self._server.info({"version": version, "python": python, "tier": tier or ""})
+
+    def session_opened(self, seconds: float) -> None:
+        """Observe the time that a client waited for its session."""
+        self._open_seconds.observe(seconds)
+
+    def reset(self, seconds: float) -> None:
         """Count a reset."""
         self._resets.inc()
+        self._reset_seconds.observe(seconds)
 
     def session_closed(self, reason: str) -> None:
         """Count a session that ended for one of the reasons ENDINGS."""
@@ -346,6 +506,7 @@ class Metrics:
         `reader`: the only key whose CPU time has its name; other keys are summed under "". None:
         every key has its name.
         """
+        self._gauges["repl_sessions_memory_bytes"].set(self.session_memory.bytes)
         registry = CollectorRegistry()
         registry.register(_DurationCollector(self._cpu_of, reader))
         return generate_latest(self._registry) + generate_latest(registry)
@@ -355,7 +516,7 @@ class _StepCollector(Collector):
     """Step counts and durations. Every step updates them, so no labels and locks are involved."""
 
     def __init__(self) -> None:
-        self._by_outcome: dict[str, int] = {}
+        self._by_outcome = dict.fromkeys(sorted(STEP_OUTCOMES), 0)
         self._by_bucket = [0] * (len(STEP_SECONDS) + 1)
         self._seconds = 0.0
         self._since = time.time()
@@ -368,12 +529,14 @@ class _StepCollector(Collector):
         self._seconds += seconds
 
     def collect(self) -> Iterator[Metric]:
-        counted = CounterMetricFamily("repl_steps", "Steps, by outcome.", labels=["outcome"])
+        steps = METRICS["repl_steps"]
+        counted = CounterMetricFamily("repl_steps", steps.text, labels=steps.labels)
         for outcome, count in self._by_outcome.items():
             counted.add_metric([outcome], count, created=self._since)
         yield counted
         bounds = [*map(floatToGoString, STEP_SECONDS), "+Inf"]
-        durations = HistogramMetricFamily("repl_step_seconds", "Seconds from request to reply.")
+        text = METRICS["repl_step_seconds"].text
+        durations = HistogramMetricFamily("repl_step_seconds", text)
         durations.add_metric(
             [], [*zip(bounds, accumulate(self._by_bucket), strict=True)], self._seconds
         )
@@ -393,12 +556,35 @@ class _DurationCollector(Collector):
         for name, seconds in self._seconds.items():
             label = name if self._reader in (None, name) else ""
             visible[label] = visible.get(label, 0.0) + seconds
-        family = CounterMetricFamily(
-            "repl_cpu_seconds", "CPU time of sessions, by key.", labels=["key"]
-        )
+        cpu = METRICS["repl_cpu_seconds"]
+        family = CounterMetricFamily("repl_cpu_seconds", cpu.text, labels=cpu.labels)
         for name, seconds in visible.items():
             family.add_metric([name], seconds)
         yield family
+
+
+# Seconds for which a measurement counts: 200 processes take a tenth of a second of CPU time, and
+# clients decide how often they ask.
+MEMORY_S: Final = 10.0
+
+
+class SessionMemory:
+    """The memory of all processes that descend from this one, measured in a thread."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self._next = 0.0  # time of the next measurement (`monotonic`)
+
+    async def refresh(self) -> None:
+        """Measure again, unless the last measurement is recent or under way."""
+        now = monotonic()
+        if now >= self._next:
+            self._next = now + MEMORY_S
+            self.bytes = await asyncio.to_thread(self._measure)
+
+    def _measure(self) -> int:
+        own = os.getpid()
+        return proportional_memory(pid for pid in descendants(own) if pid != own)
 
 
 def metrics_router(metrics: Metrics, metrics_key: str | None) -> APIRouter:
@@ -410,6 +596,7 @@ def metrics_router(metrics: Metrics, metrics_key: str | None) -> APIRouter:
         tenant = tenant_of(request.scope)
         name = tenant.name if tenant.kind == "key" else ""
         reader = None if name == metrics_key else name
+        await metrics.session_memory.refresh()
         return Response(metrics.text(reader), media_type=CONTENT_TYPE)
 
     content: dict[int | str, dict[str, Any]] = {200: {"content": {"text/plain": {}}}}
@@ -467,8 +654,9 @@ class Telemetry:
 
     # ── sessions ─────────────────────────────────────────────────────────────────────────────────
 
-    def session_opened(self, session: SessionIdentity) -> None:
-        """A session was opened."""
+    def session_opened(self, session: SessionIdentity, seconds: float) -> None:
+        """A session was opened, in `seconds` since its client asked for it."""
+        self.metrics.session_opened(seconds)
         self.event_log.record("session_opened", session=session.id, tenant=str(session.tenant))
 
     def session_left(self, session: SessionIdentity) -> None:
@@ -491,7 +679,7 @@ class Telemetry:
 
     def reset(self, session: SessionIdentity, seconds: float) -> None:
         """An episode started."""
-        self.metrics.reset()
+        self.metrics.reset(seconds)
         self.event_log.record("reset", session=session.id, seconds=_rounded(seconds))
 
     def step(self, session: SessionIdentity, action: Any, observation: Any, seconds: float) -> None:
@@ -499,6 +687,8 @@ class Telemetry:
         metadata = getattr(observation, "metadata", None) or {}
         outcome = metadata.get("error_kind")
         self.metrics.step(outcome if isinstance(outcome, str) else None, seconds)
+        if outcome is not None and outcome in STEP_FAILURES:
+            self._step_failed(session, outcome, metadata.get("usage"), seconds)
         if not self.event_log.is_enabled("step"):
             return
         result = getattr(observation, "result", None)
@@ -510,6 +700,19 @@ class Telemetry:
             code=getattr(action, "code", None),
             stdout=getattr(result, "stdout", None),
             stderr=getattr(result, "stderr", None),
+        )
+
+    def _step_failed(
+        self, session: SessionIdentity, outcome: str, usage: Any, seconds: float
+    ) -> None:
+        peak = usage.get("peak_memory") if isinstance(usage, dict) else None
+        self.event_log.record(
+            "step_failed",
+            session=session.id,
+            tenant=str(session.tenant),
+            outcome=outcome,
+            seconds=_rounded(seconds),
+            **({"peak_memory": peak} if isinstance(peak, int) and peak else {}),
         )
 
     def sub_calls(self, spent: Spent) -> None:

@@ -31,12 +31,16 @@ class Proxy:
 
 
 @contextmanager
-def nginx(folder: Path, *servers) -> Iterator[Proxy]:
-    """The example, with the ports of these servers; everything that it writes is in `folder`."""
+def nginx(folder: Path, *servers, tls: str = "") -> Iterator[Proxy]:
+    """The example, with the ports of these servers; everything that it writes is in `folder`.
+
+    `tls`: directives in place of `listen 8000;`, which listen on port 443.
+    """
     folder.mkdir(exist_ok=True)
     with socket.create_server((ADDRESS, 0)) as free:
         port = free.getsockname()[1]
-    text = EXAMPLE.read_text(encoding="utf-8").replace("listen 8000;", f"listen {ADDRESS}:{port};")
+    listen = (tls or "listen 8000;").replace("443" if tls else "8000", f"{ADDRESS}:{port}")
+    text = EXAMPLE.read_text(encoding="utf-8").replace("listen 8000;", listen)
     for number, server in enumerate(servers, 1):
         assert f"127.0.0.1:800{number}" in text
         text = text.replace(f"127.0.0.1:800{number}", urlsplit(server.url).netloc)

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
+import shutil
+import ssl
+import subprocess
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from websockets.sync.client import connect
 
 from repl_server.auth import new_key
-from tests.server.conftest import peer, serving
+from tests.server.conftest import Peer, peer, serving
 from tests.server.nginx_proxy import ADDRESS, needs_nginx, nginx
 from tests.waiting import PATIENCE
 
@@ -141,3 +147,41 @@ def test_a_wrong_key_is_refused_by_the_server_behind(behind):
     _, _, proxy = behind
     answer, content = asked(proxy, "POST", "/reset", "repl_wrong", {})
     assert answer.status == 401 and content["code"] == "UNAUTHENTICATED"
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl")
+def test_tls_ends_at_the_proxy_as_the_page_says(keys, tmp_path):
+    """The playground's origin is that of https: its requests are those of the server's own page."""
+    page = (Path(__file__).parents[2] / "docs" / "operating.md").read_text(encoding="utf-8")
+    (tls,) = re.findall(r"```text\n(listen 443.*?)```", page, re.DOTALL)
+    certificate, key = tmp_path / "fullchain.pem", tmp_path / "privkey.pem"
+    made = f"req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN={ADDRESS} -keyout {key}"
+    names = ["-out", certificate, "-addext", f"subjectAltName=IP:{ADDRESS}"]
+    subprocess.run(["openssl", *made.split(), *names], check=True, capture_output=True)
+    settings = {"api_keys": Path(keys["file"]), "trusted_proxies": ("127.0.0.1",)}
+    trusted = ssl.create_default_context(cafile=certificate)
+    with (
+        serving(settings) as one,
+        serving(settings) as two,
+        nginx(
+            tmp_path / "nginx", one, two, tls=tls.replace("/etc/ssl/repl-env", str(tmp_path))
+        ) as proxy,
+    ):
+
+        def status(origin: str) -> int:
+            connection = http.client.HTTPSConnection(
+                ADDRESS, proxy.port, timeout=PATIENCE, context=trusted
+            )
+            with closing(connection):
+                headers = {**bearer(keys["anna"]), "Origin": origin}
+                connection.request("GET", "/ready", headers=headers)
+                return connection.getresponse().status
+
+        origin = f"https://{ADDRESS}:{proxy.port}"
+        assert [status(origin), status(origin.replace("https", "http"))] == [200, 403]
+        url = f"wss://{ADDRESS}:{proxy.port}/ws"
+        headers = {**bearer(keys["anna"]), "Origin": origin}
+        with connect(url, additional_headers=headers, ssl=trusted) as socket:
+            client = Peer(socket)
+            client.reset()
+            assert client.run("6 * 7")["value"] == "42"

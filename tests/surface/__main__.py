@@ -1,8 +1,8 @@
 """Print the counts of names and sentences.
 
-`--write` first writes the list and the reference. `--check` compares the list with the code
-instead, in an interpreter that has an extra and no pytest. `--sentences [FOLDER]` prints the
-sentences that begin with What, Who, Whoever or Where instead.
+`--write` first writes the list, the reference and the tables of docs/operating.md. `--check`
+compares the list with the code instead, in an interpreter that has an extra and no pytest.
+`--sentences [FOLDER]` prints the sentences that begin with What, Who, Whoever or Where instead.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from tests.surface import operating
 from tests.surface.counts import misbegun, table
 from tests.surface.exports import found
 from tests.surface.names import LIST, listed, written
@@ -33,6 +34,7 @@ def main(arguments: list[str]) -> str | None:
         surface = found(surface)
         LIST.write_text(written(surface), encoding="utf-8")
         PAGE.write_text(reference(surface), encoding="utf-8")
+        operating.PAGE.write_text(operating.written(), encoding="utf-8")
     print(table(surface))
     return None
 

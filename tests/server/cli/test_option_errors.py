@@ -78,6 +78,7 @@ BAD = [
     ("--max-message", "2GiB", "'2GiB': a message of 2,147,483,648 bytes exceeds inbound_bytes"),
     ("--max-context", "8GiB", "'8GiB' must be at most --max-uploads, which is 4,294,967,296 bytes"),
     ("--max-uploads", "much", "'much' is not a size"),
+    ("--log-level", "loud", "'loud' is not one of 'debug', 'info', 'warning', 'error'"),
     ("--config", "/nowhere.toml", "/nowhere.toml: No such file or directory"),
 ]
 PORT = ("--port", "0")

@@ -13,7 +13,7 @@ def lines_of(metrics: Metrics) -> list[str]:
 def test_events_are_counted() -> None:
     metrics = Metrics()
     metrics.set_gauge("sessions_open", lambda: 3)
-    metrics.reset()
+    metrics.reset(0.02)
     metrics.step(None, 0.003)
     metrics.step("timeout", 5)
     metrics.refused("RATE_LIMITED")
@@ -54,7 +54,7 @@ def test_metrics_contain_no_other_tenant_s_name() -> None:
 
 def test_two_servers_have_separate_metrics() -> None:
     one, two = Metrics(), Metrics()
-    one.reset()
+    one.reset(0.02)
 
     assert "repl_resets_total 1.0" in lines_of(one)
     assert "repl_resets_total 0.0" in lines_of(two)

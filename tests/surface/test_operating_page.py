@@ -1,0 +1,7 @@
+"""The tables of docs/operating.md are those of the code: `python -m tests.surface --write`."""
+
+from tests.surface.operating import PAGE, written
+
+
+def test_the_page_has_the_metrics_the_events_and_the_figures() -> None:
+    assert PAGE.read_text(encoding="utf-8") == written()
