@@ -158,7 +158,7 @@ images: wheelhouse             ## images repl-env and repl-env-session, on BASE=
 	$(DOCKER) build --network none --build-arg BASE=$(BASE) --tag repl-env --file docker/Dockerfile .
 	$(DOCKER) build --network none --build-arg BASE=$(BASE) --tag repl-env-session --file docker/Dockerfile.session .
 
-lock: $(LOCK)/.ready           ## requirements.lock, its part for Spaces and docker/session.lock anew, from the newest releases that are admitted
+lock: $(LOCK)/.ready           ## requirements.lock, docker/session.lock and their parts for Spaces anew, from the newest releases that are admitted
 	$(LOCK)/bin/uv pip compile pyproject.toml --extra openai --extra hf --extra server --universal \
 		--python-version 3.11 --generate-hashes --upgrade --quiet --no-config \
 		--custom-compile-command 'make lock' --output-file requirements.lock
@@ -168,6 +168,9 @@ lock: $(LOCK)/.ready           ## requirements.lock, its part for Spaces and doc
 	$(LOCK)/bin/uv pip compile docker/session.in --constraint requirements.lock --universal \
 		--python-version 3.11 --generate-hashes --upgrade --quiet --no-config \
 		--custom-compile-command 'make lock' --output-file docker/session.lock
+	$(LOCK)/bin/uv pip compile repl_env/integrations/space_files/session.in --constraint requirements.lock \
+		--constraint docker/session.lock --universal --python-version 3.11 --generate-hashes --quiet --no-config \
+		--custom-compile-command 'make lock' --output-file repl_env/integrations/space_files/session.lock
 
 vendor: $(DEV)/.ready          ## files of pages that come from npm packages, written anew; needs npm
 	$(DEV)/bin/python -m distributions.vendor --write

@@ -260,6 +260,7 @@ COPIED = (
     "models.py",
     "wheel_backend.py",
     "requirements.lock",
+    "session.lock",
     _MANIFEST.name,
 )
 WHEELS = "openenv_repl_env-*.whl"

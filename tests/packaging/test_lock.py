@@ -18,7 +18,8 @@ ROOT = Path(__file__).parents[2]
 LOCK = ROOT / "requirements.lock"
 SPACE_LOCK = ROOT / "repl_env" / "integrations" / "space_files" / "requirements.lock"
 SESSION_LOCK = ROOT / "docker" / "session.lock"
-LOCKS = [LOCK, SESSION_LOCK, SPACE_LOCK]
+SPACE_SESSION_LOCK = SPACE_LOCK.with_name("session.lock")
+LOCKS = [LOCK, SESSION_LOCK, SPACE_LOCK, SPACE_SESSION_LOCK]
 EXTRAS = ("openai", "hf", "server", "mcp")  # `server` names `mcp`
 PIP = ("-m", "pip", "install", "--quiet", "--require-hashes", "--requirement", str(LOCK))
 
@@ -44,9 +45,7 @@ def test_the_lock_admits_what_the_project_asks_for(requirement: Requirement) -> 
     assert requirement.specifier.contains(version), "run `make lock`"
 
 
-@pytest.mark.parametrize(
-    "lock", [LOCK, SESSION_LOCK, SPACE_LOCK], ids=lambda each: each.parent.name
-)
+@pytest.mark.parametrize("lock", LOCKS, ids=lambda each: f"{each.parent.name}/{each.name}")
 def test_every_pinned_version_has_a_hash_and_no_address(lock: Path) -> None:
     pins = re.split(r"^(?=[\w.-]+==)", lock.read_text(), flags=re.MULTILINE)[1:]
 
@@ -77,6 +76,22 @@ def test_the_lock_of_a_space_is_the_part_of_the_lock_that_a_server_needs() -> No
     for name in pins:
         for needs in _needs(name):
             assert needs in pins, f"{name} needs {needs}: run `make lock`"
+
+
+def test_the_packages_of_a_space_are_those_of_the_session_image() -> None:
+    image, space = (dict(entries(lock.read_text())) for lock in (SESSION_LOCK, SPACE_SESSION_LOCK))
+    names = {requirement.name for requirement in space}
+
+    assert {"numpy", "pandas", "matplotlib"} <= names
+    assert all(image[requirement] == hashes for requirement, hashes in space.items()), "`make lock`"
+    server = pinned(SPACE_LOCK)
+    pins = pinned(SPACE_SESSION_LOCK)
+    assert {name: server[name] for name in server.keys() & pins.keys()} == {
+        name: pins[name] for name in server.keys() & pins.keys()
+    }
+    for name in names:
+        for needs in _needs(name):
+            assert needs in names, f"{name} needs {needs}: run `make lock`"
 
 
 def _needs(name: str) -> set[str]:

@@ -28,7 +28,7 @@ GIB = 1 << 30
 FILES = {
     "Dockerfile", "README.md", "__init__.py", "client.py", "models.py", "openenv.yaml",
     "openenv_repl_env-0.1.0-py3-none-any.whl", "pyproject.toml", "requirements.lock",
-    "wheel_backend.py",
+    "session.lock", "wheel_backend.py",
 }  # fmt: skip
 
 
@@ -56,8 +56,9 @@ def test_a_whole_space(make: Call, tmp_path: Path, keyed: bool) -> None:
     assert matter["base_path"] == "/"
     dockerfile = (folder / "Dockerfile").read_text()
     wheel = f"openenv_repl_env-{repl_env.__version__}-py3-none-any.whl"
-    assert f"COPY requirements.lock {wheel} /opt/" in dockerfile
+    assert f"COPY requirements.lock session.lock {wheel} /opt/" in dockerfile
     assert "pip install --no-cache-dir --require-hashes --requirement" in dockerfile
+    assert "--requirement /opt/session.lock" in dockerfile
     assert f'pip install --no-cache-dir --no-deps "/opt/{wheel}[server]"' in dockerfile
     assert ("REPL_ENV_NO_AUTH=1" in dockerfile) != keyed
     assert ("api_key=" in (folder / "README.md").read_text()) == keyed

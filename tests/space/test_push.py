@@ -24,7 +24,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Use 'content:DeprecationWarning"
 FILES = {
     ".gitattributes", "Dockerfile", "README.md", "__init__.py", "client.py", "models.py",
     "openenv.yaml", "openenv_repl_env-0.1.0-py3-none-any.whl", "pyproject.toml",
-    "requirements.lock", "wheel_backend.py",
+    "requirements.lock", "session.lock", "wheel_backend.py",
 }  # fmt: skip
 HASH = "alice:" + "0a" * 32
 

@@ -141,6 +141,30 @@ def test_a_public_space_serves_an_episode(
         assert get(f"{url}/schema", **own | {"Origin": "https://evil.example"})[0] == 403
 
 
+def test_sessions_of_a_space_have_numpy_pandas_and_matplotlib_loaded(
+    installed: dict[str, str], there: list[str], tmp_path: Path
+) -> None:
+    code = """
+import sys
+loaded = {"numpy", "pandas", "matplotlib.pyplot"} <= sys.modules.keys()
+import numpy, pandas, matplotlib.pyplot as plt
+table = pandas.DataFrame({"x": numpy.arange(3)})
+table.plot()
+plt.show()
+print(loaded, int(table.x.sum()))
+"""
+    make_space(tmp_path / "space", SpaceConfig())
+    with (
+        running(Image.of(tmp_path / "space"), there, installed) as url,
+        REPLEnv(url).sync() as env,
+    ):
+        env.reset()
+        result = env.execute(code).observation.result
+
+    assert result.stdout == "True 3\n", result.stderr
+    assert [figure[:5] for figure in result.figures] == ["iVBOR"]  # PNG in base64
+
+
 def test_a_keyed_space_serves_those_with_a_key(
     installed: dict[str, str], there: list[str], tmp_path: Path
 ) -> None:
