@@ -20,9 +20,6 @@ TRAINERS := .venv-trainers
 VERL  := .venv-verl
 LIBRARIES := .venv-libraries
 WEB   := .venv-web
-# Pages in the system's Chromium. axe-playwright-python has axe-core's script, which is in no wheel of ours
-# (MPL-2.0); pinned, because a new axe has new rules, under which a page fails that nobody has changed.
-BROWSER := 'playwright>=1.49,<2' axe-playwright-python==0.1.8
 # OpenEnv's clients, each generation with its own dependencies.
 COMPAT  := .venv-compat
 HARNESS := ./.native-harness
@@ -195,7 +192,7 @@ $(DEMO)/.ready: pyproject.toml .ci/venv
 	touch $@
 
 $(DOCS)/.ready: pyproject.toml .ci/venv
-	.ci/venv $(DOCS) --editable '.[docs]' $(BROWSER)
+	.ci/venv $(DOCS) --editable '.[docs,browser]'
 	touch $@
 
 # The only libraries whose two majors must both work: other packages hold them back to the older one.
@@ -229,7 +226,7 @@ $(VERIFIERS)/.ready: pyproject.toml .ci/venv
 
 # Playwright's own browsers are not downloaded: the system's Chromium is driven.
 $(WEB)/.ready: pyproject.toml .ci/venv
-	.ci/venv $(WEB) --editable '.[server]' $(BROWSER) 'matplotlib>=3.8,<4' 'pytest>=8.3,<10' 'pytest-asyncio>=0.24,<2'
+	.ci/venv $(WEB) --editable '.[server,browser]' 'matplotlib>=3.8,<4' 'pytest>=8.3,<10' 'pytest-asyncio>=0.24,<2'
 	touch $@
 
 $(TRAINERS)/.ready: pyproject.toml .ci/venv

@@ -29,7 +29,7 @@ from repl_sandbox.errors import SandboxError
 
 _INDENT = "    "
 _LEAVES_BLOCK = re.compile(r"\s*(return|pass|break|continue|raise)\b")
-_PATH_COMMANDS = frozenset({"put", "save", "load", "figure"})
+_PATH_COMMANDS = frozenset({"put", "save", "load", "figure", "page"})
 _STYLE = Style.from_dict({"prompt": "ansigreen bold", "continuation": "ansibrightblack"})
 
 

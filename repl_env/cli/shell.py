@@ -21,7 +21,7 @@ from rich.text import Text
 from repl_env.cli.cells import Screen
 from repl_env.cli.tables import one_line
 from repl_env.common.files import read_regular
-from repl_sandbox.display import size_text
+from repl_sandbox.display import page_of, size_text
 from repl_sandbox.errors import SandboxError, SessionClosed
 from repl_sandbox.types import check_seconds
 
@@ -131,6 +131,7 @@ class Shell:
         self.cells = 0
         self.failed = 0
         self.figures: tuple[bytes, ...] = ()
+        self.last: AnyOutcome | None = None
         self._sessions: list[Session] = []
         self.restart()
 
@@ -211,6 +212,7 @@ class Shell:
         if self._exits and outcome.error is not None and outcome.error.type == "SystemExit":
             self._exit(outcome.error.message)
         self.failed += not outcome.ok
+        self.last = outcome
         if outcome.figures:
             self.figures = outcome.figures
         self.screen.outcome(self.cells, outcome)
@@ -388,6 +390,12 @@ def _figure(shell: Shell, argument: str) -> RenderableType:
     return table
 
 
+def _page(shell: Shell, argument: str) -> RenderableType:
+    if shell.last is None:
+        raise ValueError("no cell has run")
+    return _written(argument, page_of(shell.last, f"Cell {shell.cells}").encode())
+
+
 def _isolation(shell: Shell, argument: str) -> RenderableType:
     isolation = shell.session.isolation
     table = _table("layer", "active", "found", title=f"tier {isolation.tier}")
@@ -472,6 +480,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("put", "PATH", "copy a file of yours into the session", _put),
     Command("get", "PATH", "copy a file of the session here; replaces none", _get),
     Command("figure", "FILE.png", "save what the last cell with figures has drawn", _figure),
+    Command("page", "FILE.html", "save the last cell as a page with tables and figures", _page),
     Command("save", "FILE", "write the variables to a file", _save),
     Command("load", "FILE", "go on in a new session with saved variables", _load),
     Command("reset", "", "begin anew, in a new session", _reset),

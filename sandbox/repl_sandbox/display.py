@@ -184,6 +184,17 @@ def html_of(value: object) -> str:
     return _HTML().card(value, _DEEPEST)
 
 
+def page_of(value: object, title: str) -> str:
+    """Return `value` as a page of its own, which runs and loads nothing."""
+    style = "body{font:14px system-ui,sans-serif;margin:1em}dd{margin:0 0 1em}th{text-align:left}"
+    return (
+        f'<!doctype html><html lang="en"><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{_FRAME_POLICY}">'
+        f"<title>{_escaped(title)}</title><style>{style}td,th{{padding:2px 8px}}</style>"
+        f"<body>{html_of(value)}</body></html>"
+    )
+
+
 def html_of_rows(value: object, rows: Iterable[object]) -> str:
     """Return a table of `rows` as HTML, below the repr of `value`."""
     return f"<div>{html_of_repr(value)}{_HTML().table(rows)}</div>"
@@ -348,9 +359,11 @@ _FRAME_HEAD = (
 # Characters of a form that is shown; larger ones are shown as text.
 _MAX_FORM = 2 << 20
 # Pixels of a frame, whose page cannot be measured from outside: lines are blocks and rows of
-# tables, or as many as the text fills; a picture takes the place of several.
-_LINE, _PICTURE, _LEAST, _MOST, _LETTERS = 26, 160, 60, 480, 90
+# tables, or as many as the text fills; paragraphs and lists have margins, a picture takes the place
+# of several lines.
+_LINE, _MARGIN, _PICTURE, _LEAST, _MOST, _LETTERS = 22, 18, 160, 20, 480, 90
 _BLOCKS = re.compile(r"(?i)<(?:tr|li|p|br|h[1-6]|div|pre|hr|dt|dd)\b")
+_WITH_MARGIN = re.compile(r"(?i)<(?:p|h[1-6]|[uo]l)\b")
 _PICTURES = re.compile(r"(?i)<(?:img|svg)\b")
 
 
@@ -374,7 +387,8 @@ def framed(text: object, forms: object) -> str:
 def _frame(page: str) -> str:
     letters = sum(len(part) - part.find(">") - 1 for part in page.split("<"))
     lines = max(len(_BLOCKS.findall(page)), letters // _LETTERS + 1)
-    height = min(_MOST, _LEAST + _LINE * lines + _PICTURE * len(_PICTURES.findall(page)))
+    height = _LEAST + _LINE * lines + _MARGIN * len(_WITH_MARGIN.findall(page))
+    height = min(_MOST, height + _PICTURE * len(_PICTURES.findall(page)))
     style = f"width:100%;height:{height}px;border:0;resize:vertical;background:white"
     content = _escaped(_FRAME_HEAD + page)
     return f'<iframe sandbox title="displayed" style="{style}" srcdoc="{content}"></iframe>'

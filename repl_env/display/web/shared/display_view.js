@@ -13,9 +13,10 @@ const LONGEST = 2 << 20; // characters of a form that is shown
 const POLICY = "default-src 'none'; img-src data:; font-src data:; style-src 'unsafe-inline'";
 const HEAD = `<!doctype html><meta http-equiv="Content-Security-Policy" content="${POLICY}"><base target="_blank">`;
 // A frame without an origin cannot be measured from outside, so the height is estimated: lines are blocks and
-// rows of tables, or as many as the text fills; a picture takes the place of several.
-const [LINE, PICTURE, LETTERS] = [26, 160, 90];
-const [LEAST, MOST, TALLEST] = [60, 480, 6000];
+// rows of tables, or as many as the text fills; paragraphs and lists have margins, a picture takes the place
+// of several lines.
+const [LINE, MARGIN, PICTURE, LETTERS] = [24, 18, 160, 90];
+const [LEAST, MOST, TALLEST] = [30, 480, 6000];
 
 function useBlob(text, type) {
   const [url, setURL] = useState(null);
@@ -28,10 +29,11 @@ function useBlob(text, type) {
 }
 
 function heightOf(page) {
-  const blocks = page.match(/<(?:tr|li|p|br|h[1-6]|div|pre|hr|dt|dd)\b/gi)?.length ?? 0;
-  const pictures = page.match(/<(?:img|svg)\b/gi)?.length ?? 0;
+  const number = (pattern) => page.match(pattern)?.length ?? 0;
+  const blocks = number(/<(?:tr|li|p|br|h[1-6]|div|pre|hr|dt|dd)\b/gi);
   const letters = page.split("<").reduce((sum, part) => sum + part.length - part.indexOf(">") - 1, 0);
-  return LEAST + LINE * Math.ceil(Math.max(blocks, letters / LETTERS)) + PICTURE * pictures;
+  return LEAST + LINE * Math.ceil(Math.max(blocks, letters / LETTERS))
+    + MARGIN * number(/<(?:p|h[1-6]|[uo]l)\b/gi) + PICTURE * number(/<(?:img|svg)\b/gi);
 }
 
 function Frame({ page }) {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import html
 import io
 import json
 import os
@@ -367,6 +368,7 @@ def test_every_command_of_the_shell_works(told, tmp_path, monkeypatch):
         (":timeout never", "'never'"),
         (":timeout -1", "timeout"),
         (":figure x.png", "no cell has shown a figure"),
+        (":page x.html", "no cell has run"),
     ],
 )
 def test_a_failing_command_reports_its_reason_and_the_session_goes_on(told, line, says):
@@ -407,6 +409,20 @@ def test_figures_can_be_saved(told, tmp_path):
     assert figures
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
     assert base64.b64decode(figures[-1]).startswith(b"\x89PNG")
+
+
+def test_the_last_cell_can_be_saved_as_a_page(told, tmp_path):
+    table = "<table><tr><td>cell</td></tr></table>"
+    script = (
+        f"from IPython.display import HTML; print('printed'); HTML({table!r})\n"
+        f":page {tmp_path}/page.html\n:page {tmp_path}/page.html\n"
+    )
+    replies = [line["text"] for line in told(script) if "command" in line]
+    page = (tmp_path / "page.html").read_text()
+
+    assert "bytes" in replies[0] and "File exists" in replies[1]
+    assert "default-src 'none'" in page and "<pre>printed\n</pre>" in page
+    assert "<iframe sandbox" in page and html.escape(table) in page and table not in page
 
 
 def test_invalid_utf8_does_not_end_the_shell():
