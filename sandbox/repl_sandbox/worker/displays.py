@@ -188,8 +188,8 @@ def _plotly_text(figure: Any) -> str:
     except Exception:  # noqa: BLE001
         return "Figure()"
     named = f", title={title[:100]!r}" if title else ""
-    listed = ", ".join(dict.fromkeys(kinds))[:100]
-    return f"Figure({len(kinds)} trace{'' if len(kinds) == 1 else 's'}: {listed}{named})"
+    listed = f": {', '.join(dict.fromkeys(kinds))[:100]}" if kinds else ""
+    return f"Figure({len(kinds)} trace{'' if len(kinds) == 1 else 's'}{listed}{named})"
 
 
 def bundle_of(value: Any) -> dict[str, Any]:

@@ -258,6 +258,9 @@ def test_figures_of_plotly_are_their_json(session: Session) -> None:
     assert [display.forms for display in outcome.displays] == [{form: '{"data": []}'}] * 2
     text = "Figure(3 traces: bar, scatter, title='Sales')"
     assert (outcome.stdout, outcome.value) == (f"{text}\n", text)
+    assert shown(session, "BaseFigure.data = ()\nBaseFigure()").value == (
+        "Figure(0 traces, title='Sales')"
+    )
     assert shown(session, "BaseFigure.data = 1\nBaseFigure()").value == "Figure()"
 
 
