@@ -344,7 +344,8 @@ def masked_rewards(function: Callable[..., Any]) -> Callable[..., Any]:
     trainer = GRPOTrainer(model, reward_funcs=[masked_rewards(brevity)], environment_factory=...)
     ```
     The function gets the columns `episode_answer`, `episode_steps` and so on, one for each name of
-    `EpisodeSummary.to_dict`, with an environment factory and with a `rollout_func` of ours.
+    `EpisodeSummary.to_dict`, with an environment factory and with a `rollout_func` of ours. The
+    shares of masked, answered and failed rollouts are in the logs of each trainer of TRL then.
     A coroutine function gives a coroutine function. The result can be pickled if `function` can.
 
     Raises:
@@ -369,20 +370,30 @@ class _Masked:
         self.function = function
         # TRL names the reward's column so.
         self.__name__ = getattr(function, "__name__", type(function).__name__)
+        self._shares = EpisodeShares()
 
     def __call__(self, **batch: Any) -> list[float | None]:
-        return _without_masked(self.function(**_with_facts(batch)), batch)
+        return _without_masked(self.function(**_with_facts(batch, self._shares)), batch)
 
 
 class _AsyncMasked(_Masked):
     async def __call__(self, **batch: Any) -> list[float | None]:  # type: ignore[override]
-        return _without_masked(await self.function(**_with_facts(batch)), batch)
+        return _without_masked(await self.function(**_with_facts(batch, self._shares)), batch)
 
 
-def _with_facts(batch: dict[str, Any]) -> dict[str, Any]:
-    """The batch with the columns of its episodes, which only `rollout_func` adds by itself."""
+def _with_facts(batch: dict[str, Any], shares: EpisodeShares) -> dict[str, Any]:
+    """The batch with the columns of its episodes, and their shares in the logs.
+
+    `rollout_func` and `REPLGRPOTrainer` have done both before.
+    """
     episodes = episodes_of(batch.get("environments"))
-    return {**summary_columns(episodes), **batch} if episodes else batch
+    if not episodes or MASKED_COLUMN in batch:
+        return batch
+    log = batch.get("log_metric")
+    if log is not None:
+        for name, share in shares.of([episode.to_dict() for episode in episodes]).items():
+            log(name, share)
+    return {**summary_columns(episodes), **batch}
 
 
 def _without_masked(rewards: Rewards, batch: dict[str, Any]) -> list[float | None]:

@@ -128,8 +128,9 @@ def test_a_reward_function_gets_the_facts_by_the_same_names(train, way, kind):
 
 
 @pytest.mark.parametrize("way", ["factory", "rollouts"])
-def test_the_shares_of_failures_are_in_the_logs(train, way):
-    trainer = train(way, masked_rewards(Facts()), REPLGRPOTrainer, lost=True)
+@pytest.mark.parametrize("kind", [GRPOTrainer, REPLGRPOTrainer])
+def test_the_shares_of_failures_are_in_the_logs(train, way, kind):
+    trainer = train(way, masked_rewards(Facts()), kind, lost=True)
     trainer.train()
     (logs, *_) = trainer.state.log_history
     shares = {name: value for name, value in logs.items() if "_share" in name}

@@ -82,7 +82,7 @@ function Columns({ source, runs }) {
 
 function Pager({ from, total, addressOf }) {
   if (total <= MOST) return null;
-  const step = (place, label) => (place < 0 || place >= total ? html`<span class="button off">${label}</span>`
+  const step = (place, label) => (place < 0 || place >= total ? html`<span class="button off" role="link" aria-disabled="true">${label}</span>`
     : html`<a class="button" href=${addressOf(place)}>${label}</a>`);
   return html`<nav class="pager" aria-label="Runs of the group">${step(from - MOST, "← Before")}
     <span class="number">${count(from + 1)} to ${count(Math.min(from + MOST, total))} of ${count(total)}</span>${step(from + MOST, "After →")}</nav>`;
