@@ -7,7 +7,7 @@ import { Empty, Failure, Loading } from "../../shared/page_states.js";
 import { VirtualList } from "../../shared/virtual_list.js";
 import { link, replaceRoute } from "../data/router.js";
 import { useData, useListing } from "../data/use_data.js";
-import { Histogram, isInBin } from "../parts/histogram.js";
+import { Histogram, testOfBin } from "../parts/histogram.js";
 import { IntervalBar } from "../parts/interval_bar.js";
 import { Fact, Score, SpentFacts, StopBadge, WideTable } from "../parts/labels.js";
 
@@ -57,7 +57,8 @@ export function EvaluationPage({ source, parts: [file = ""], query }) {
   const values = tasks.map((task) => task.score).filter(isNumber);
   const words = (query.get("find") ?? "").toLowerCase().split(/\s+/).filter(Boolean);
   const endings = [...new Set(tasks.flatMap((task) => [task.stop_reason, task.error_kind]).filter(Boolean))];
-  const shown = tasks.filter((task) => isInBin(task.score, query.get("score"), values)
+  const isInBin = testOfBin(query.get("score"), values);
+  const shown = tasks.filter((task) => isInBin(task.score)
     && (!query.get("end") || task.stop_reason === query.get("end") || task.error_kind === query.get("end"))
     && words.every((word) => `${task.id}\n${task.kind}\n${task.answer}\n${task.question ?? ""}`.toLowerCase().includes(word)));
   const chosen = tasks.find((task) => task.id === query.get("task"));

@@ -7,7 +7,7 @@ import { VirtualList } from "../../shared/virtual_list.js";
 import { groupsOf, mean, runsOf } from "../data/groups.js";
 import { link, replaceRoute } from "../data/router.js";
 import { useListing } from "../data/use_data.js";
-import { Histogram, isInBin } from "../parts/histogram.js";
+import { Histogram, testOfBin } from "../parts/histogram.js";
 import { Score } from "../parts/labels.js";
 import { ListTabs } from "../parts/list_tabs.js";
 import { RewardStrip } from "../parts/reward_strip.js";
@@ -23,11 +23,11 @@ const SORTS = {
 
 function matching(groups, query, rewards) {
   const words = (query.get("find") ?? "").toLowerCase().split(/\s+/).filter(Boolean);
-  const bin = query.get("score");
+  const isInBin = testOfBin(query.get("score"), rewards);
   const shown = groups.filter((group) => {
     const text = [group.task, group.question, group.id].filter(Boolean).join("\n").toLowerCase();
     return words.every((word) => text.includes(word))
-      && (bin === null || group.rewards.some((reward) => isInBin(reward, bin, rewards)));
+      && (query.get("score") === null || group.rewards.some(isInBin));
   });
   const sort = SORTS[query.get("sort") ?? ""]?.[1] ?? null;
   return sort === null ? shown : [...shown].sort(sort);

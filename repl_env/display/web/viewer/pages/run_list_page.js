@@ -8,7 +8,7 @@ import { groupsOf, mean, runsOf } from "../data/groups.js";
 import { link, replaceRoute } from "../data/router.js";
 import { useListing } from "../data/use_data.js";
 import { EvaluationList } from "../parts/evaluation_list.js";
-import { Histogram, isInBin } from "../parts/histogram.js";
+import { Histogram, testOfBin } from "../parts/histogram.js";
 import { Score, StopBadge } from "../parts/labels.js";
 import { ListTabs } from "../parts/list_tabs.js";
 
@@ -29,10 +29,10 @@ function searchText(run) {
 
 function matching(runs, query) {
   const words = (query.get("find") ?? "").toLowerCase().split(/\s+/).filter(Boolean);
-  const rewards = runs.map((run) => run.reward);
+  const isInBin = testOfBin(query.get("score"), runs.map((run) => run.reward));
   const shown = runs.filter((run) => (
     (!query.get("end") || run.stop === query.get("end") || run.error === query.get("end"))
-    && isInBin(run.reward, query.get("score"), rewards)
+    && isInBin(run.reward)
     && (words.length === 0 || words.every((word) => searchText(run).includes(word)))
   ));
   const sort = SORTS[query.get("sort") ?? ""] ?? null;

@@ -12,7 +12,7 @@ import { runFacts } from "../data/run_tree.js";
 import { TrajectoryStore } from "../data/trajectory_store.js";
 import { useData, useListing } from "../data/use_data.js";
 import { CellView } from "../parts/cell_view.js";
-import { Histogram, isInBin } from "../parts/histogram.js";
+import { Histogram, testOfBin } from "../parts/histogram.js";
 import { Fact, Score, SpentFacts, StopBadge } from "../parts/labels.js";
 import { ReplyText } from "../parts/reply_text.js";
 
@@ -98,7 +98,8 @@ function GroupSides({ source, query }) {
   if (group === undefined) return html`<${Empty} title="No such group"><a href=${link(["groups"])}>All groups</a><//>`;
   const bin = query.get("score");
   const masked = group.runs.filter((run) => run.stop !== "running" && run.reward === null).length;
-  const found = group.runs.filter((run) => isInBin(run.reward, bin, group.rewards));
+  const isInBin = testOfBin(bin, group.rewards);
+  const found = group.runs.filter((run) => isInBin(run.reward));
   const sorted = [...found].sort((a, b) => (b.reward ?? -Infinity) - (a.reward ?? -Infinity));
   const from = Math.max(0, Math.min(Number(query.get("from") ?? 0) || 0, sorted.length - 1));
   const runs = sorted.slice(from, from + MOST).map(({ key, name }) => ({ key, title: name.split("/").pop() }));

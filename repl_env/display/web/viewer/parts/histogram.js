@@ -27,12 +27,12 @@ function binOf(value, low, width) {
   return Math.min(BINS - 1, Math.max(0, Math.floor((value - low) / width + 1e-9)));
 }
 
-// Returns whether a value is in the bin that the text "low..high" of an address names.
-export function isInBin(value, text, values) {
-  if (text === null) return true;
+// Returns a test of a value: whether it is in the bin that the text "low..high" of an address names.
+export function testOfBin(text, values) {
+  if (text === null) return () => true;
   const bins = binsOf(values);
   const index = bins.findIndex((bin) => binName(bin) === text);
-  return index >= 0 && isNumber(value) && binOf(value, bins[0].low, bins[0].high - bins[0].low) === index;
+  return (value) => index >= 0 && isNumber(value) && binOf(value, bins[0].low, bins[0].high - bins[0].low) === index;
 }
 
 export function binName({ low, high }) {
