@@ -397,6 +397,17 @@ class RecordedRollout:
         """The replies so far; 0 for a rollout that is not recorded."""
         return self._turns
 
+    @property
+    def task(self) -> TaskNote:
+        """The note of its task, with its group."""
+        return self._group.task
+
+    def write(self, events: Sequence[AnyEvent]) -> None:
+        """Write the file of a rollout that reports its events by itself, as a run of the loop."""
+        self._group.is_open = False
+        if self._group.recorded:
+            self._recorder.write(self._path, events)
+
     def _add_cell(self, code: str, observation: REPLObservation, began: float) -> None:
         self._cells += 1
         cell: dict[str, Any] = {"turn": self._turns, "cell": self._cells, "code": code}

@@ -204,7 +204,12 @@ class REPLTaskEnv(vf.Env[REPLTaskEnvConfig]):
             task_prompt=question, max_iterations=turns_of(data), **request_of(data)
         )
         next_message = _opening(question, data, result.observation.context_length)
-        rollout = self._rollout(data, question, next_message)
+        system = data.system_prompt or RLM_SYSTEM_PROMPT_SHORT
+        prompt = [
+            {"role": "system", "content": system},
+            {"role": "user", "content": escaped(next_message)},
+        ]
+        rollout = _rollout(self.config.record, self.config.record_every, data, question, prompt)
         if rollout is not None:
             rollout.begun(result.observation)
         try:
@@ -241,24 +246,26 @@ class REPLTaskEnv(vf.Env[REPLTaskEnvConfig]):
             rollout.step(reply, action.code, message, result.observation, began=began)
         return result, message
 
-    def _rollout(self, data: vf.TaskData, question: str, opening: str) -> RecordedRollout | None:
-        """The record of an episode. The rollouts of one task are a group, whenever they begin."""
-        recorder = RolloutRecorder.of(self.config.record, self.config.record_every)
-        if recorder is None:
-            return None
-        name = getattr(data, "name", None) or getattr(data, "id", None)
-        system = data.system_prompt or RLM_SYSTEM_PROMPT_SHORT
-        prompt = [
-            {"role": "system", "content": system},
-            {"role": "user", "content": escaped(opening)},
-        ]
-        facts = {} if name is None else {"task_id": str(name), "group_id": str(name)}
-        return recorder.rollout({"task_prompt": question}, RolloutNote(prompt, facts))
-
     async def _give_up(self, episode: Episode, record: EpisodeRecord) -> None:
         """Score an episode that a limit of verifiers has ended, as one whose turns are used up."""
         if hasattr(episode, "give_up"):  # not on a server
             record.add(await episode.give_up())
+
+
+def _rollout(
+    record: Path | None,
+    every: int,
+    data: vf.TaskData,
+    question: str,
+    prompt: list[dict[str, Any]] | None = None,
+) -> RecordedRollout | None:
+    """The record of an episode. The rollouts of one task are a group, whenever they begin."""
+    recorder = RolloutRecorder.of(record, every)
+    if recorder is None:
+        return None
+    name = getattr(data, "name", None) or getattr(data, "id", None)
+    facts = {} if name is None else {"task_id": str(name), "group_id": str(name)}
+    return recorder.rollout({"task_prompt": question}, RolloutNote(prompt, facts))
 
 
 def _opening(question: str, data: vf.TaskData, length: int) -> str:
@@ -292,6 +299,10 @@ class REPLHarnessConfig(vf.HarnessConfig):
     blocks: Literal["all", "first", "until_done", "until_error"] = "all"
     prompts: Literal["full", "short"] = "full"
     sessions: SessionConfig = SessionConfig()
+    record: Path | None = None
+    """A folder for trajectory files of the loop's runs, with their sub-calls."""
+    record_every: int = Field(1, ge=1)
+    """Of how many tasks the runs of the first are recorded."""
 
 
 class REPLHarness(vf.Harness[REPLHarnessConfig]):
@@ -330,12 +341,17 @@ class REPLHarness(vf.Harness[REPLHarnessConfig]):
         data: vf.TaskData,
     ) -> vf.ProgramResult:
         """Work on the task until there is an answer."""
-        cells = _Cells()
+        cells, question = _Cells(), question_of(data)
+        rollout = _rollout(self.config.record, self.config.record_every, data, question)
         try:
             async with _model(ctx, endpoint, secret) as model:
                 rlm = self._rlm(model, data, cells)
+                task: dict[str, Any] = {}
+                if rollout is not None:
+                    note = rollout.task
+                    task = {"task": {"name": note.name}, "group_id": note.group_id}
                 with infrastructure():
-                    result = await rlm.arun(question_of(data), **request_of(data))
+                    result = await rlm.arun(question, **task, **request_of(data))
         except ModelError as error:
             cells.record(getattr(error, "result", None)).write(trace)
             if trace.stop_condition is None:  # else a limit of verifiers has refused the call
@@ -345,6 +361,9 @@ class REPLHarness(vf.Harness[REPLHarnessConfig]):
             record.write(trace)
             if trace.stop_condition is None:
                 record.check()
+        finally:
+            if rollout is not None:
+                await asyncio.to_thread(rollout.write, cells.events)
         return _DONE
 
     async def resume(
@@ -392,14 +411,16 @@ class REPLHarness(vf.Harness[REPLHarnessConfig]):
 
 
 class _Cells:
-    """The rewards of the root run's cells, by turn."""
+    """The rewards of the root run's cells, by turn, and all events of the tree."""
 
     def __init__(self) -> None:
+        self.events: list[AnyEvent] = []
         self._turns: dict[int, EpisodeRecord] = {}
         self._components: dict[str, float] = {}
         self._done = False
 
     def __call__(self, event: AnyEvent) -> None:
+        self.events.append(event)
         if not isinstance(event, CellRan) or event.run != "0":
             return
         seen, turn = event.observation, self._turns.setdefault(event.turn, EpisodeRecord())

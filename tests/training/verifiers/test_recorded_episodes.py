@@ -56,3 +56,15 @@ async def test_a_lost_session_is_recorded_as_masked(endpoint, monkeypatch, tmp_p
     (file,) = tmp_path.rglob("*.jsonl")
     run = Trajectory.load(file).root
     assert (run.reward, run.error_kind) == (None, "sandbox")
+
+
+async def test_a_run_of_the_loop_is_recorded_with_its_sub_calls(endpoint, tmp_path):
+    ask = code("print(llm_query('How many words has this? ' + context))")
+    harness = {"id": "repl-env-verifiers", "record": str(tmp_path)}
+    env = {"mode": "rlm", "agent": {"harness": harness, "runtime": {"type": "subprocess"}}}
+    episode = await play(endpoint([ask, "three", code("FINAL(3)")]), task(name="words"), env)
+    assert episode.ok
+    (file,) = tmp_path.rglob("*.jsonl")
+    run = Trajectory.load(file).root
+    assert (run.task.group_id, run.reward, len(run.turns)) == ("words", 1.0, 2)
+    assert [call.text for call in run.calls] == ["three"]

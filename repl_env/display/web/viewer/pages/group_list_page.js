@@ -39,7 +39,7 @@ function GroupRow({ group, index, low, high }) {
   return html`<div role="listitem" class="run-row" aria-posinset=${index + 1}>
     <a class="run-link" href=${link(["side"], { group: group.id })}>
       <span class="texts"><b class="one-line">${group.task || oneLine(group.question || group.id, 90)}</b>
-        <span class="one-line muted">${group.task ? group.question ?? "" : moment(group.time)}</span></span>
+        <span class="one-line muted">${moment(group.time)}${group.task && group.question ? ` · ${group.question}` : ""}</span></span>
       <span class="ends">${masked === 0 ? null : html`<span class="badge warn" title="an infrastructure error touched these">${count(masked)} masked</span>`}
         ${unanswered === 0 ? null : html`<span class="muted number" title="runs that ended without an answer">${count(unanswered)} unanswered</span>`}</span>
       <${RewardStrip} rewards=${group.rewards} mean=${group.mean} low=${low} high=${high} />
