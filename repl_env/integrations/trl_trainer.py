@@ -7,7 +7,7 @@ from typing import Any
 from repl_env.common.display import set_module
 from repl_env.env.rollouts import EpisodeShares, summary_columns
 from repl_env.integrations import needing
-from repl_env.integrations.trl import MASKED_COLUMN, episodes_of, log_shares
+from repl_env.integrations.trl_rewards import MASKED_COLUMN, episodes_of, log_shares
 
 with needing("TRL: pip install 'repl-env[trl]'", "torch", "trl"):
     import torch
