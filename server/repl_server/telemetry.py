@@ -37,8 +37,7 @@ from prometheus_client.utils import floatToGoString
 
 from repl_env.client.protocol import CODES
 from repl_env.rlm.budget import Spent
-from repl_sandbox.host.proc import proportional_memory
-from repl_sandbox.jail.processes import descendants
+from repl_sandbox.host.proc import tree_memory
 
 from .quotas import Clock, TokenBucket
 from .tenants import RequestError, SessionIdentity, Tenant, tenant_of
@@ -390,7 +389,7 @@ METRICS: Final[Mapping[str, MetricType]] = {
     "repl_sessions_memory_bytes": MetricType(
         "gauge",
         "Memory of the processes of all sessions and their templates, shared pages counted once;"
-        " measured every 10 seconds at most, and not for sessions in a container of their own.",
+        " an estimate in tier confined; measured every 10 seconds at most; not of tier container.",
     ),
     "repl_resets": MetricType("counter", "Episodes started."),
     "repl_reset_seconds": MetricType(
@@ -583,8 +582,7 @@ class SessionMemory:
             self.bytes = await asyncio.to_thread(self._measure)
 
     def _measure(self) -> int:
-        own = os.getpid()
-        return proportional_memory(pid for pid in descendants(own) if pid != own)
+        return tree_memory(os.getpid())
 
 
 def metrics_router(metrics: Metrics, metrics_key: str | None) -> APIRouter:

@@ -160,7 +160,13 @@ print(loaded, int(table.x.sum()))
     ):
         env.reset()
         result = env.execute(code).observation.result
+        with urllib.request.urlopen(f"{url}/metrics", timeout=PATIENCE) as answer:
+            (memory,) = re.findall(
+                rb"^repl_sessions_memory_bytes (.*)$", answer.read(), re.MULTILINE
+            )
 
+    # Some six processes share the 80 MB of the packages.
+    assert 50e6 < float(memory) < 300e6
     assert result.stdout == "True 3\n", result.stderr
     assert [figure[:5] for figure in result.figures] == ["iVBOR"]  # PNG in base64
 

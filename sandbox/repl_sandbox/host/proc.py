@@ -192,6 +192,28 @@ def proportional_memory(processes: Iterable[int]) -> int:
     return total
 
 
+def tree_memory(root: int) -> int:
+    """Bytes that the descendants of `root` hold; pages that forks share count once.
+
+    The proportional shares of all. If this process may not read one of them, an estimate: each
+    process counts by the bytes that it holds beyond its parent, which it was forked from.
+    """
+    pids = [pid for pid in processes.descendants(root) if pid != root]
+    try:
+        shares = sum(_kilobytes(f"/proc/{pid}/smaps_rollup", _PROPORTIONAL) for pid in pids)
+    except PermissionError:
+        shares = 0
+    if shares:  # 0 also on a kernel without them
+        return (shares << 10) + page_tables(pids)
+    held = {pid: resident_memory((pid,)) for pid in pids}
+    return sum(max(0, held[pid] - held.get(_parent_of(pid), 0)) for pid in pids)
+
+
+def _parent_of(pid: int) -> int:
+    fields = _fields(f"/proc/{pid}/stat")
+    return int(fields[1]) if fields else 0
+
+
 def _kilobytes(path: str, names: tuple[bytes, ...], otherwise: tuple[bytes, ...] = ()) -> int:
     """The sum of the rows `names` of a file with rows "NAME: 123 kB"; 0 for a process that is gone.
 
