@@ -58,7 +58,7 @@ def replies(env_of):
 
 
 @pytest.fixture
-def batch(model, tokenizer, tmp_path):
+def batch(model, tokenizer, tmp_path, request):
     """A function that plays the batch by `way` and gives the trainer and TRL's tensors."""
 
     def play(way, kind, **settings):
@@ -69,6 +69,7 @@ def batch(model, tokenizer, tmp_path):
             use_fences(tokenizer)
         else:
             rollouts = rollout_func([ROW])
+            request.addfinalizer(rollouts.close)
             script = replies(lambda number: environments_of(rollouts)[number])
             arguments = {"rollout_func": rollouts, "reward_funcs": episode_reward}
         settings = {"num_generations": GROUP, "beta": 0.0, **settings}
@@ -191,7 +192,9 @@ def attempts(env_of):
 
 
 @pytest.mark.parametrize("way", ["factory", "rollouts"])
-def test_attempts_to_be_masked_have_the_gradient_of_wrong_answers(model, tokenizer, tmp_path, way):
+def test_attempts_to_be_masked_have_the_gradient_of_wrong_answers(
+    model, tokenizer, tmp_path, request, way
+):
     holder: list[Any] = []
     if way == "factory":
         script = attempts(lambda number: holder[0].environments[number].env)
@@ -199,6 +202,7 @@ def test_attempts_to_be_masked_have_the_gradient_of_wrong_answers(model, tokeniz
         use_fences(tokenizer)
     else:
         rollouts = rollout_func([ROW], **OF_SESSIONS)
+        request.addfinalizer(rollouts.close)
         script = attempts(lambda number: environments_of(rollouts)[number])
         arguments = {"rollout_func": rollouts, "reward_funcs": episode_reward}
     trainer = trainer_of(
