@@ -57,7 +57,7 @@ def test_groups_are_listed_with_their_rewards_and_seen_side_by_side(page):
     lowest = page.locator(".cell-score").filter(has_text=f"{min(means):g}".replace("-", "−"))
     expect(rows.first.locator(".cell-score").and_(lowest)).to_be_visible()
     rows.first.get_by_role("link").click()
-    expect(page.get_by_role("heading", level=1)).to_contain_text("words-")
+    expect(page.get_by_role("main").get_by_role("heading", level=1)).to_contain_text("words-")
     expect(page.locator(".group-head")).to_contain_text("mean reward")
     expect(page.locator(".column")).to_have_count(6)
     page.get_by_role("link", name="After →").click()
@@ -91,7 +91,7 @@ def test_a_masked_rollout_and_names_with_markup(open_page, serve, tmp_path):
     page.get_by_role("link", name="Groups (1)").click()
     expect(page.get_by_role("listitem")).to_contain_text("1 masked")
     page.get_by_role("listitem").get_by_role("link").click()
-    expect(page.get_by_role("heading", level=1)).to_have_text(HOSTILE)
+    expect(page.get_by_role("main").get_by_role("heading", level=1)).to_have_text(HOSTILE)
     expect(page.locator(".column")).to_have_count(2)
     expect(page.locator(".column", has_text="sandbox")).to_have_count(1)
     assert page.locator("img").count() == 0
