@@ -54,11 +54,13 @@ class Watched:
     """A page, and all that it must not do.
 
     `complaints` are errors of scripts, violations of the policy, dialogs, and requests to another
-    origin than those of `origins`.
+    origin than those of `origins`. `failing`: a part of console messages about requests that
+    the test makes fail, such as those to a session that it ends.
     """
 
     page: Page
     origins: tuple[str, ...] = ()
+    failing: str | None = None
     complaints: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -69,7 +71,7 @@ class Watched:
         self.page.on("request", self._request)
 
     def _console(self, message: Any) -> None:
-        if message.type == "error":
+        if message.type == "error" and (self.failing is None or self.failing not in message.text):
             self.complaints.append(message.text)
 
     def _dialog(self, dialog: Any) -> None:

@@ -41,10 +41,10 @@ def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
     watched: list[Watched] = []
     with ExitStack() as stack:
 
-        def opened(*origins: str, **options) -> Page:
+        def opened(*origins: str, failing: str | None = None, **options) -> Page:
             context = browser.new_context(**options)
             stack.callback(context.close)
-            watched.append(Watched(context.new_page(), origins))
+            watched.append(Watched(context.new_page(), origins, failing))
             return watched[-1].page
 
         yield opened

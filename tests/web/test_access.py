@@ -88,26 +88,30 @@ def test_axe_finds_faults_of_each_kind(open_page) -> None:
 
 
 def test_the_playground(server, open_page, audit) -> None:
-    page = open_page(server.url)
+    page = open_page(server.url, failing="404 (Not Found)")
     playground = Playground(page, server.url)
     expect(playground.button("Start")).to_be_visible()
     audit.check("start form", page)
-    playground.button("Fill in an example").click()
     page.get_by_label("Context file").set_input_files(Path(__file__))
+    expect(page.get_by_label("Beginning of the context")).to_be_visible()
     audit.check("start form with a file", page)
     playground.button("Remove").click()
     playground.start("one two " * 99, "How many words?", "198")
     audit.check("no cell yet", page)
     playground.begin("print('begun', flush=True)\nwhile True: pass")
     expect(playground.cell(1)).to_contain_text("begun")
+    playground.begin("'queued'")
     audit.check("running cell", page)
     playground.button("Interrupt").click()
+    expect(playground.cell(2)).to_contain_text("not run")
+    audit.check("cell that did not run", page)
+    playground.button("Run it").click()
     expect(playground.cell(1).get_by_text("running", exact=True)).to_have_count(0)
     for code in (LONG, TABLE, FIGURE, "1 / 0", "del Table"):
         playground.run(code)
     expect(page.locator("figure img")).to_be_visible()
     playground.button("Undo").click()
-    expect(playground.cell(6)).to_contain_text("undone")
+    expect(playground.cell(7)).to_contain_text("undone")
     audit.check("cells", page)
     page.locator(".isolation summary").click()
     playground.page.get_by_role("button", name="Show 1 hidden file").click()
@@ -126,6 +130,10 @@ def test_the_playground(server, open_page, audit) -> None:
         server.loop.call_soon_threadsafe(session.end)
     expect(page.get_by_text("ended").first).to_be_visible()
     audit.check("ended session", page)
+    playground.button("Open another session").click()
+    playground.button("Close Session.1").click()
+    expect(page.get_by_role("region", name="Earlier work")).to_be_visible()
+    audit.check("earlier work", page)
 
 
 def test_the_form_for_a_key(refused, audit) -> None:

@@ -194,6 +194,8 @@ def test_the_playground_shows_html_and_svg_harmlessly(page: Page, listener: List
         cell = playground.run(CELL.format(**vars(listener)))
         expect(cell.locator(".output")).to_have_text(["before\n", "between\n"])
         assert_harmless(page, listener, f"{server.url}/")
+        page.reload()
+        assert_harmless(page, listener, f"{server.url}/")
         value = playground.run(TABLE)
         expect(value.frame_locator("iframe").locator("table tr")).to_have_count(2)
         expect(value.locator(".output")).to_have_count(0)  # the text is not shown twice

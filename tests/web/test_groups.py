@@ -68,6 +68,7 @@ def test_groups_are_listed_with_their_rewards_and_seen_side_by_side(page):
 def test_a_bar_of_the_histogram_shows_the_rollouts_with_such_rewards(page):
     page.get_by_role("link", name="Groups (6)").click()
     page.get_by_role("listitem").first.get_by_role("link").click()
+    expect(page.get_by_role("main").get_by_role("heading", level=1)).to_contain_text("words-")
     bar = page.locator(".histogram a:not(.none)").last
     number = int(bar.locator("text").text_content())
     assert 0 < number < GROUP

@@ -87,7 +87,7 @@ def test_an_episode_from_context_to_reward(playground, tmp_path) -> None:
         re.compile("jailed|confined")
     )
     with playground.page.expect_download() as downloading:
-        playground.button("Download").click()
+        playground.button("Download recording").click()
     download = Path(downloading.value.path())
     assert viewable(download, tmp_path) != download
     recording = Recording.from_json(download.read_text())
@@ -224,6 +224,7 @@ def test_a_key_is_asked_for_and_stays_out_of_addresses(browser) -> None:
         expect(page.locator(".operation").first).to_be_visible()
         page.goto(f"{keyed.url}/")
         playground.button("Forget key").click()
+        playground.button("Forget key and cells").click()
         expect(page.get_by_label("API key")).to_be_visible()
 
         assert any(url.startswith("ws:") for url in addresses)
@@ -271,15 +272,18 @@ def test_the_routes_are_listed_without_internet(server, open_page) -> None:
 
 def test_a_page_takes_a_session_only_when_it_starts_one(server, playground) -> None:
     expect(playground.button("Start")).to_be_visible()
-    before = len(server.manager.sessions)
+    before = server.manager.sessions
     playground.start()
-    assert len(server.manager.sessions) == before + 1
+    (session,) = (each for each in server.manager.sessions if each not in before)
     playground.page.goto("about:blank")
-    assert eventually(lambda: len(server.manager.sessions) == before)
+    assert eventually(lambda: session.sink is None)
+    assert session.detached_at is not None  # kept for a reload, for the server's grace period
 
 
 def test_a_full_server_says_so_and_the_form_stays(open_page) -> None:
-    with serving({**SETTINGS, "max_sessions": 1, "pool": 0, "max_waiting": 0}) as full:
+    with serving(
+        {**SETTINGS, "max_sessions": 1, "pool": 0, "max_waiting": 0, "grace_s": 0.2}
+    ) as full:
         first = Playground(open_page(full.url), full.url)
         first.start("abc")
         second = Playground(open_page(full.url), full.url)
@@ -292,7 +296,8 @@ def test_a_full_server_says_so_and_the_form_stays(open_page) -> None:
         second.start()
 
 
-def test_an_episode_that_was_lost_can_start_over(server, started) -> None:
+@pytest.mark.parametrize("again", [False, True])
+def test_an_episode_that_was_lost_can_start_over(server, started, again) -> None:
     expect(started.page.get_by_text("The workspace is empty")).to_be_visible()
     with started.page.expect_response("**/files*"):
         started.run("x = 1")
@@ -300,6 +305,11 @@ def test_an_episode_that_was_lost_can_start_over(server, started) -> None:
     leaving = asyncio.run_coroutine_threadsafe(session.adapter.close(), server.loop)
     leaving.result(PATIENCE)
     expect(started.run("x")).to_contain_text("no result")
+    expect(started.cell(1)).to_contain_text("x = 1")
+    if again:
+        started.button("Run these again in a new session").click()
+        expect(started.run("x").locator(".value")).to_contain_text("1")
+        return
     started.button("Start over").click()
     started.start()
     expect(started.run("2").locator(".value")).to_contain_text("2")
@@ -315,7 +325,7 @@ def test_many_variables_do_not_stop_the_page(started) -> None:
 def test_texts_have_enough_contrast(server, open_page, scheme) -> None:
     page = open_page(server.url, color_scheme=scheme)
     playground, faint = Playground(page, server.url), CONTRAST.read_text()
-    playground.button("Fill in an example").click()
+    expect(playground.button("Try an example")).to_be_visible()
     assert page.evaluate(faint) == []
     playground.start(expected="Lisbon")
     playground.run("import sys\nx = 1  # one\nprint('a'); print('b', file=sys.stderr)\n'v'")

@@ -28,6 +28,11 @@ function useBlob(text, type) {
   return url;
 }
 
+// A document with HTML of a session, which loads nothing from elsewhere.
+export function sandboxedPage(page) {
+  return `${HEAD}${page}`;
+}
+
 function heightOf(page) {
   const number = (pattern) => page.match(pattern)?.length ?? 0;
   const blocks = number(/<(?:tr|li|p|br|h[1-6]|div|pre|hr|dt|dd)\b/gi);
@@ -37,7 +42,7 @@ function heightOf(page) {
 }
 
 function Frame({ page }) {
-  const url = useBlob(`${HEAD}${page}`, "text/html;charset=utf-8");
+  const url = useBlob(sandboxedPage(page), "text/html;charset=utf-8");
   const [whole, setWhole] = useState(false);
   const height = heightOf(page);
   return url === null ? null : html`<div><iframe class="display" sandbox="" title="displayed"

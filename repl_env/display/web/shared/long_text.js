@@ -1,5 +1,5 @@
-// Texts of any length: the beginning, and a button for more. Control characters are shown, colours of
-// terminals left out.
+// Texts of any length: the beginning, and a button for more; of outputs with many lines the first and
+// the last. Control characters are shown, colours of terminals left out.
 
 import { html, useState } from "../vendor/preact-htm.module.js";
 import { asText, count } from "./format.js";
@@ -7,6 +7,8 @@ import { highlightPython } from "./python_highlight.js";
 
 const PAGE = 20_000; // characters; more of them at once would make a frame late
 const HIGHLIGHTED = 100_000; // longer code is shown plain
+const MOST_LINES = 100; // of an output that is shown whole
+const [FIRST_LINES, LAST_LINES] = [40, 20]; // of one that is folded
 
 const TERMINAL = /\u001b\[[0-9;?]*[ -/]*[@-~]|\u001b\][^\u0007\u001b]*(?:\u0007|\u001b\\)/g;
 const CONTROL = /[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f]/g;
@@ -31,10 +33,36 @@ function useShownPart(value) {
   return [printable(text.slice(0, shown)), more];
 }
 
-// `kind`: the class of the block, "text-block" or "output" or "output error".
-export function LongText({ value, kind = "text-block" }) {
+// The lines of a text; null if there are few.
+function manyLines(text) {
+  const lines = text.split("\n");
+  if (lines.at(-1) === "") lines.pop();
+  return lines.length > MOST_LINES ? lines : null;
+}
+
+function Block({ value, kind }) {
   const [text, more] = useShownPart(value);
   return html`<div><pre class=${kind} tabindex=${kind !== "text-block" || text.length > 2000 ? 0 : undefined}>${text}</pre>${more}</div>`;
+}
+
+// The first and the last lines, or the last alone of a text that is `growing`.
+function Folded({ lines, kind, growing, onOpen }) {
+  const first = growing ? 0 : FIRST_LINES;
+  const hidden = lines.length - first - LAST_LINES;
+  const [from, to] = [lines.slice(0, first), lines.slice(-LAST_LINES)].map((each) => each.join("\n"));
+  return html`<div class="folded">${growing ? null : html`<${Block} value=${from} kind=${kind} />`}
+    <button type="button" class="small" aria-expanded="false" onClick=${onOpen}>Show all ${count(lines.length)} lines (${count(hidden)} hidden)</button>
+    <${Block} value=${to} kind=${kind} /></div>`;
+}
+
+// `kind`: the class of the block, "text-block" or "output" or "output error".
+export function LongText({ value, kind = "text-block", growing = false }) {
+  const [open, setOpen] = useState(false);
+  const lines = kind.startsWith("output") ? manyLines(asText(value)) : null;
+  if (lines === null) return html`<${Block} value=${value} kind=${kind} />`;
+  if (!open) return html`<${Folded} lines=${lines} kind=${kind} growing=${growing} onOpen=${() => setOpen(true)} />`;
+  return html`<div class="folded"><${Block} value=${value} kind=${kind} />
+    <button type="button" class="small" aria-expanded="true" onClick=${() => setOpen(false)}>Fold ${count(lines.length)} lines</button></div>`;
 }
 
 export function PythonCode({ value }) {

@@ -5,7 +5,7 @@ import { html } from "../vendor/preact-htm.module.js";
 import { Output } from "../shared/display_view.js";
 import { FigureView } from "../shared/figure_view.js";
 import { bytes, duration, oneLine, score } from "../shared/format.js";
-import { LongText, printable, PythonCode } from "../shared/long_text.js";
+import { LongText, PythonCode } from "../shared/long_text.js";
 import { useSignal } from "../shared/use_signal.js";
 
 const MARKS = { new: "+", modified: "~", deleted: "−" };
@@ -13,8 +13,8 @@ const MOST_CHANGES = 12;
 
 function Live({ cell }) {
   const pieces = useSignal(cell.live);
-  return html`<div aria-live="polite">${pieces.map(({ stream, text }) =>
-    html`<pre class=${stream === "stderr" ? "output error" : "output"}>${printable(text)}</pre>`)}</div>`;
+  return html`<div aria-live="polite">${pieces.map(({ stream, text }, index) =>
+    html`<${LongText} key=${index} value=${text} kind=${stream === "stderr" ? "output error" : "output"} growing />`)}</div>`;
 }
 
 function Changes({ changes }) {
@@ -41,9 +41,12 @@ function errorName(kind) {
   return kind === null || kind === undefined || kind === "exception" ? "error" : oneLine(kind, 40);
 }
 
-function Facts({ cell }) {
-  if (cell.observation === null && cell.error === null) return html`<span class="badge accent">running</span>`;
-  if (cell.error !== null) return html`<span class="badge bad">no result</span>`;
+const UNFINISHED = { "queued": "accent", "running": "accent", "no result": "bad", "skipped": "warn" };
+const NAMES = { skipped: "not run" };
+
+function Facts({ cell, connected }) {
+  if (cell.status === "running" && !connected) return html`<span class="badge warn">no connection</span>`;
+  if (cell.observation === null) return html`<span class=${`badge ${UNFINISHED[cell.status]}`}>${NAMES[cell.status] ?? cell.status}</span>`;
   const { result, metadata, reward } = cell.observation;
   return html`${cell.undone ? html`<span class="badge">undone</span>` : null}
     ${result.success ? null : html`<span class="badge bad">${errorName(metadata.error_kind)}</span>`}
@@ -51,15 +54,16 @@ function Facts({ cell }) {
     <span class="muted number" title=${`peak memory ${bytes(metadata.usage?.peak_memory)}`}>${duration(result.execution_time)}</span>`;
 }
 
-export function CellView({ cell, number, onReuse }) {
+// `onTakeBack`: removes the cell from the queue. `connected`: the server answers.
+export function CellView({ cell, number, connected, onReuse, onTakeBack }) {
   return html`<article class=${cell.undone ? "panel cell undone" : "panel cell"} aria-label=${`Cell ${number}`}>
-    <header><span class="muted number">[${number}]</span><span class="facts-line"><${Facts} cell=${cell} /></span>
+    <header><span class="muted number">[${number}]</span><span class="facts-line"><${Facts} cell=${cell} connected=${connected} /></span>
+      ${cell.status === "queued" ? html`<button type="button" class="quiet small" title="Do not run this cell" onClick=${onTakeBack}>Take back</button>` : null}
       <button type="button" class="quiet small" title="Put this code into the editor" onClick=${() => onReuse(cell.code)}>Edit</button></header>
     <div class="body">
       <${PythonCode} value=${cell.code} />
-      ${cell.observation === null && cell.error === null ? html`<${Live} cell=${cell} />` : null}
-      ${cell.error === null ? null : html`<p class="bad" role="alert">${cell.error.message}</p>`}
-      ${cell.observation === null ? null : html`<${Result} observation=${cell.observation} />`}
+      ${cell.observation === null ? html`<${Live} cell=${cell} />` : html`<${Result} observation=${cell.observation} />`}
+      ${cell.error === null ? null : html`<p class=${cell.status === "skipped" ? "muted" : "bad"}>${cell.error.message}</p>`}
     </div>
   </article>`;
 }

@@ -6,13 +6,19 @@ import { signal } from "../vendor/signals-core.module.js";
 import { socketProtocols } from "./api_key.js";
 
 // Close codes after which the session is gone, or belongs to another page.
+const TAKEN = 4001;
 const ENDINGS = new Map([
-  [4001, "Another page has taken over this session."],
-  [4404, "The session has ended."],
-  [4408, "The session ended because it was idle for too long."],
-  [4429, "The session ended because its processor time was used up."],
-  [1012, "The server is shutting down."],
+  [TAKEN, "Another page has taken over this session."],
+  [4401, "The session has ended, because the server no longer accepts the API key."],
+  [4404, "The server has ended this session."],
+  [4408, "The session has ended, because it was idle for too long."],
+  [4429, "The session has ended, because its processor time was used up."],
+  [1012, "The session has ended, because the server was shut down."],
 ]);
+const CLOSED = "The session was closed.";
+const UNKNOWN = "The server does not have this session any more.";
+// Refusals after which the same request may succeed.
+const TEMPORARY = new Set(["RATE_LIMITED", "QUOTA_EXCEEDED", "CAPACITY_REACHED"]);
 const FIRST_DELAY_MS = 250;
 const LONGEST_DELAY_MS = 5000;
 
@@ -24,23 +30,34 @@ export class RequestRefused extends Error {
   }
 }
 
+// Ids differ from those of the page before a reload, since the server repeats its last reply for the
+// id of its last request.
+function newPrefix() {
+  return Array.from(crypto.getRandomValues(new Uint8Array(9)), (byte) => byte.toString(36)).join("");
+}
+
 export class Connection {
-  // `token` names a session to resume, such as a branch; without it a new one is opened.
-  constructor(token = null) {
+  constructor() {
     this.state = signal("unopened"); // then "connecting", "open", "reconnecting", "closed"
+    this.lostFor = signal(0); // seconds since the connection was lost
     this.ending = null; // why it is closed
+    this.taken = false; // it is closed, because another page has the session
     this.facts = null;
-    this.token = token;
+    this.token = null;
     this.pending = new Map();
+    this.prefix = newPrefix();
     this.count = 0;
     this.delay = FIRST_DELAY_MS;
+    this.lostAt = null;
     this.socket = null;
   }
 
-  // Resolves once there is a session; rejects if there will be none.
-  open() {
+  // Resolves once there is a session; rejects if there will be none. `token` names a session to
+  // resume, such as a branch; without it a new one is opened.
+  open(token = null) {
     return new Promise((resolve, reject) => {
       this.opening = { resolve, reject };
+      Object.assign(this, { token, facts: null, ending: null, taken: false, delay: FIRST_DELAY_MS });
       this.state.value = "connecting";
       this.connect();
     });
@@ -54,7 +71,7 @@ export class Connection {
         return;
       }
       const text = JSON.stringify({ type, id, data, ...(onOutput === null ? {} : { stream: true }) });
-      const most = this.facts.limits.message_bytes;
+      const most = this.facts?.limits.message_bytes ?? Infinity;
       if (new Blob([text]).size > most) {
         // The server would close the socket, and the request would be repeated without end.
         reject(new RequestRefused({ code: "TOO_LARGE", message: `the server takes messages of up to ${most} bytes` }));
@@ -67,12 +84,12 @@ export class Connection {
 
   nextId() {
     this.count += 1;
-    return `page-${this.count}`;
+    return `${this.prefix}-${this.count}`;
   }
 
-  close() {
+  close(told = CLOSED) {
     if (this.socket?.readyState === WebSocket.OPEN) this.socket.send(JSON.stringify({ type: "close", id: this.nextId() }));
-    this.end("The session was closed.");
+    this.end(told);
   }
 
   connect() {
@@ -98,13 +115,16 @@ export class Connection {
       this.facts = data;
       this.token = data.token;
       this.delay = FIRST_DELAY_MS;
+      this.lostAt = null;
+      this.lostFor.value = 0;
       this.state.value = "open";
       for (const { text } of this.pending.values()) this.socket.send(text);
       this.opening.resolve(data);
     } else if (type === "output") {
       this.pending.get(id)?.onOutput?.(data);
     } else if (id === "open") {
-      this.end(data.message, new RequestRefused(data));
+      if (this.token !== null && TEMPORARY.has(data.code)) this.socket.close(); // and try again
+      else this.end(this.token !== null && data.code === "UNKNOWN_SESSION" ? UNKNOWN : data.message, new RequestRefused(data));
     } else if (this.pending.has(id)) {
       const { resolve, reject } = this.pending.get(id);
       this.pending.delete(id);
@@ -115,23 +135,19 @@ export class Connection {
 
   dropped(event, opened) {
     if (ENDINGS.has(event.code)) {
+      this.taken = event.code === TAKEN;
       this.end(ENDINGS.get(event.code));
     } else if (this.token === null) {
       const told = event.reason || (opened ? "The server closed the connection." : "The server cannot be reached.");
       this.end(told, new RequestRefused({ code: "UNREACHABLE", message: told }));
-    } else if (this.facts !== null && this.lostFor() > this.facts.grace_s * 1000) {
-      this.end("The connection was lost for too long, so the session has ended.");
     } else {
+      // Only the server knows whether the session is there, so the page asks until it answers.
+      this.lostAt ??= performance.now();
+      this.lostFor.value = (performance.now() - this.lostAt) / 1000;
       this.state.value = "reconnecting";
       setTimeout(() => this.state.value === "reconnecting" && this.connect(), this.delay);
       this.delay = Math.min(this.delay * 2, LONGEST_DELAY_MS);
     }
-  }
-
-  // Milliseconds since the connection was lost, 0 while it is there.
-  lostFor() {
-    if (this.state.value === "open" || this.lostAt === undefined) this.lostAt = performance.now();
-    return performance.now() - this.lostAt;
   }
 
   end(told, error = new RequestRefused({ code: "UNKNOWN_SESSION", message: told })) {

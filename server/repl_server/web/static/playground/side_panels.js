@@ -4,7 +4,7 @@ import { html, useState } from "../vendor/preact-htm.module.js";
 import { bytes, count, dollars, duration, oneLine, plural, score } from "../shared/format.js";
 import { useScrollStop } from "../shared/scroll_stop.js";
 import { useSignal } from "../shared/use_signal.js";
-import { downloadRecording } from "./recording.js";
+import { Downloads } from "./downloads.js";
 
 const MOST_VARIABLES = 300; // listed at once
 
@@ -19,14 +19,13 @@ function Spent({ spent }) {
     <${Fact} name="Cost">${dollars(spent.usd, spent.unpriced_calls)}<//>`;
 }
 
-export function EpisodePanel({ session }) {
+export function EpisodePanel({ session, ended }) {
   const observation = useSignal(session.last);
   const task = useSignal(session.task);
   const cells = useSignal(session.cells).filter((each) => each.kind === "cell" && each.observation !== null);
   const sum = (read) => cells.reduce((total, each) => total + (read(each.observation) ?? 0), 0);
   const model = session.connection.facts?.subcalls ?? null;
-  return html`<section class="panel"><header><h2>Episode</h2>
-      <button type="button" class="small" onClick=${() => downloadRecording(session)}>Download</button></header>
+  return html`<section class="panel"><header><h2>Episode</h2></header>
     <div class="body">
       ${task?.prompt ? html`<p class="task">${oneLine(task.prompt, 400)}</p>` : null}
       <label class="steps" for="step-meter"><span class="muted">Steps</span> <span class="number">${count(observation.iteration)} of ${count(observation.max_iterations)}</span></label>
@@ -41,6 +40,7 @@ export function EpisodePanel({ session }) {
           <${Spent} spent=${observation.metadata.spent ?? { calls: 0, input_tokens: 0, output_tokens: 0, usd: 0 }} />
           <${Fact} name="Sub-calls left">${model.calls === null ? "no limit" : count(Math.max(0, model.calls - (observation.metadata.spent?.calls ?? 0)))}<//>`}
       </dl>
+      ${ended ? null : html`<${Downloads} session=${session} />`}
     </div></section>`;
 }
 
@@ -55,19 +55,23 @@ function Variable({ variable }) {
 
 export function VariablesPanel({ session }) {
   const variables = [...useSignal(session.variables).values()];
+  const state = useSignal(session.connection.state);
+  const work = useSignal(session.work);
   const [all, setAll] = useState(false);
   const stop = useScrollStop();
-  const given = new Set(session.recording?.first.available_variables ?? []);
+  const given = new Set(work.first.available_variables);
   given.delete("context");
   const own = variables.filter((each) => !given.has(each.name) || each.type !== undefined);
-  const length = session.last.value?.context_length ?? 0;
+  const { context_length: length, context_preview: beginning } = work.first;
+  const context = [plural(length ?? 0, "character"), beginning ? ` · ${beginning}` : ""].join("");
   const rest = variables.length - own.length;
   const modules = (each) => (each.type === "module" ? 1 : 0); // which are listed last
   const listed = [...(all ? variables : own)].sort((one, other) => modules(one) - modules(other));
   return html`<section class="panel"><header><h2>Variables</h2><span class="muted number">${count(own.length)}</span></header>
-    <div class="body">${listed.length === 0 ? html`<p class="muted">No variables yet.</p>` : null}
+    <div class="body">${state === "open" ? null : html`<p class="muted">As of the last cell; the server does not answer now.</p>`}
+      ${listed.length === 0 ? html`<p class="muted">No variables yet.</p>` : null}
       <ul class="variables" aria-label="Variables" ...${stop}>${listed.slice(0, MOST_VARIABLES).map((each) => html`<${Variable} key=${each.name}
-        variable=${each.name === "context" && each.type === undefined ? { ...each, preview: plural(length, "character") } : each} />`)}</ul>
+        variable=${each.name === "context" && each.type === undefined ? { ...each, preview: context } : each} />`)}</ul>
       ${listed.length > MOST_VARIABLES ? html`<p class="muted">and ${count(listed.length - MOST_VARIABLES)} more</p>` : null}
       ${rest > 0 ? html`<button type="button" class="small quiet" aria-expanded=${all} onClick=${() => setAll(!all)}>
         ${all ? "Hide" : "Show"} ${plural(rest, "name")} of the environment</button>` : null}</div></section>`;
