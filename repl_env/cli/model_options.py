@@ -13,7 +13,7 @@ import sys
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 from urllib.parse import urlsplit
@@ -358,8 +358,8 @@ ModelArguments: TypeAlias = Annotated[
     typer.Option(
         "--model-arg",
         metavar="K=V",
-        help="A further argument of sampling, such as top_k=20; V is JSON, else text. May be "
-        "repeated.",
+        help="A further argument of sampling, such as top_k=20, or max_retries=9 of an endpoint; V "
+        "is JSON, else text. May be repeated.",
         rich_help_panel=MODEL,
     ),
 ]
@@ -445,7 +445,10 @@ def model_from(
             return _local(options)
         from repl_env.llm import factory
 
-        model = factory.model_of(llm_from(options, environ, option))
+        llm = llm_from(options, environ, option)
+        sampling = dict(llm.sampling)
+        own = {name: sampling.pop(name) for name in _OF_ENDPOINTS if name in sampling}
+        model = factory.model_of(replace(llm, sampling=sampling), **own)
     except ImportError as error:
         typer.echo(f"repl-env: {error}", err=True)
         raise typer.Exit(ExitStatus.INFRASTRUCTURE) from error
@@ -481,6 +484,8 @@ def _local(options: ModelOptions) -> ChatModel:
     )
 
 
+# Arguments of models behind endpoints that `--model-arg` sets; others are of sampling.
+_OF_ENDPOINTS = ("timeout", "max_retries")
 # Arguments of `TransformersModel` that `--model-arg` sets; others are of sampling.
 _OF_TRANSFORMERS = ("device", "dtype", "batch_size", "template", "record_tokens")
 

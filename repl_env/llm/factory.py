@@ -16,8 +16,10 @@ if TYPE_CHECKING:
 
 
 @set_module("repl_env.rlm")
-def model_of(llm: LLM) -> ChatModel | None:
+def model_of(llm: LLM, **options: float) -> ChatModel | None:
     """Return the model that `llm` names.
+
+    `options` are `timeout` and `max_retries` of the model's class.
 
     With `base_url` it is an `OpenAIModel`; otherwise, with a model or a key, an `HFModel`, as in
     OpenEnv's `llm_model` and `hf_token`; with neither, None. Environment variables are not read
@@ -38,13 +40,20 @@ def model_of(llm: LLM) -> ChatModel | None:
             api_key=llm.api_key,
             headers=llm.headers,
             sampling=llm.sampling,
+            **options,  # type: ignore[arg-type]
         )
     if llm.model is None and llm.api_key is None:
         return None
     from repl_env.llm.hf import DEFAULT_MODEL, HFModel
 
     model = DEFAULT_MODEL if llm.model is None else llm.model
-    return HFModel(model, token=llm.api_key, headers=llm.headers, sampling=llm.sampling)
+    return HFModel(
+        model,
+        token=llm.api_key,
+        headers=llm.headers,
+        sampling=llm.sampling,
+        **options,  # type: ignore[arg-type]
+    )
 
 
 # `NamedModel`: the model that an `LLM` names, open while it is used.

@@ -15,10 +15,12 @@ from repl_env.cli.model_options import (
     llm_from,
     model_from,
 )
+from repl_env.errors import ModelError
 from repl_env.llm import factory
 from repl_env.llm.base import ModelRequest
 from repl_env.llm.spec import OPENAI
 from repl_env.rlm.replay import ScriptedModel
+from tests.repl_env.llm.endpoint import Status
 
 KEYS = {"OPENAI_API_KEY": "sk-openai", "HF_TOKEN": "hf-token"}
 HUB = "https://router.huggingface.co/v1"
@@ -80,6 +82,20 @@ def test_options_of_sampling_reach_the_model(name, base_url, limit):
         "top_k": 20, "stop": ["a", "b"], "reasoning_effort": "low",
     }  # fmt: skip
     assert llm_from(ModelOptions(name, base_url), KEYS).sampling == {}
+
+
+@pytest.mark.parametrize("retries", [0, 1])
+async def test_retries_and_the_time_limit_of_an_endpoint_are_arguments(endpoint, retries):
+    busy = Status(429, "slow down", {"retry-after-ms": "5"})
+    served = endpoint([busy, busy, "ok"])
+    sampling = SamplingArguments(model_arg=[f"max_retries={retries}", "timeout=60", "top_k=20"])
+    model = model_from(ModelOptions("m", served.base_url, sampling=sampling), environ={})
+    with pytest.raises(ModelError, match="slow down"):
+        await model.complete(ModelRequest(messages=[{"role": "user", "content": "?"}]))
+    await model.close()
+    assert [(asked.body["top_k"], "timeout" in asked.body) for asked in served.requests] == [
+        (20, False)
+    ] * (1 + retries)
 
 
 @pytest.mark.parametrize(
