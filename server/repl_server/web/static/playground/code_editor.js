@@ -1,7 +1,7 @@
 // A text area for code, with highlighted text behind it. Tab indents; after Escape, Tab leaves the
 // editor, for people who use the keyboard alone. Ctrl+C with nothing selected interrupts, as in terminals.
 
-import { html, useRef } from "../vendor/preact-htm.module.js";
+import { html, useEffect, useRef } from "../vendor/preact-htm.module.js";
 import { highlightPython } from "../shared/python_highlight.js";
 
 const INDENT = "    ";
@@ -31,10 +31,14 @@ function dedent(area) {
   area.setSelectionRange(Math.max(start, place - spaces), Math.max(start, place - spaces));
 }
 
+// The editor takes the focus when it appears, and whenever `asked` changes.
+//
 // `onRun()`, `onUndo()` and `onEarlier(step)` are called by their keys; the last two only while the
 // editor is empty.
-export function CodeEditor({ value, onInput, onRun, onUndo, onEarlier, onStop }) {
+export function CodeEditor({ value, asked, onInput, onRun, onUndo, onEarlier, onStop }) {
   const leaving = useRef(false);
+  const area = useRef(null);
+  useEffect(() => area.current.focus({ preventScroll: true }), [asked]);
   const keyDown = (event) => {
     const area = event.currentTarget;
     const plain = !event.ctrlKey && !event.metaKey && !event.altKey;
@@ -54,7 +58,7 @@ export function CodeEditor({ value, onInput, onRun, onUndo, onEarlier, onStop })
   return html`<div class="editor">
     <pre class="code-block" aria-hidden="true"><code>${pieces.map(([kind, text]) =>
       (kind === "" ? text : html`<span class=${kind}>${text}</span>`))}${"\n"}</code></pre>
-    <textarea aria-label="Python code" aria-describedby="editor-keys" spellcheck=${false} autocapitalize="off" autocomplete="off"
+    <textarea ref=${area} aria-label="Python code" aria-describedby="editor-keys" spellcheck=${false} autocapitalize="off" autocomplete="off"
       autocorrect="off" placeholder="Python code" value=${value} onInput=${(event) => onInput(event.currentTarget.value)} onKeyDown=${keyDown}></textarea>
   </div>`;
 }

@@ -15,7 +15,7 @@ function wire({ reward, done, ...rest }) {
 
 export function recordingText({ reset, first, steps }) {
   return JSON.stringify({
-    reset: reset ?? {},
+    reset,
     actions: steps.map(({ code }) => ({ code })),
     observations: [first, ...steps.map(({ observation }) => observation)].map(wire),
     timeouts: steps.map(() => null),
@@ -41,10 +41,19 @@ function played(session) {
   return session.cells.value.filter(({ undone }) => !undone);
 }
 
+// One cell that is no Python would make the whole file invalid.
+function isNoPython({ observation }) {
+  return observation !== null && observation.metadata.error_kind === "syntax";
+}
+
+function commented(code) {
+  return code.split("\n").map((line) => `# ${line}`).join("\n");
+}
+
 export function pythonFile(session) {
   const parts = [`# ${HEAD}`, contextCode(session.work.value)];
   for (const each of played(session)) {
-    if (each.kind === "cell") parts.push(`# %%\n${each.code}`);
+    if (each.kind === "cell") parts.push(`# %%\n${isNoPython(each) ? commented(each.code) : each.code}`);
     else parts.push(`# %% new task: ${JSON.stringify(each.task.prompt)}`);
   }
   return `${parts.join("\n\n")}\n`;

@@ -69,6 +69,7 @@ export class PlaySession {
     this.undoable = signal(0);
     this.notice = signal(null); // {kind: "error" or "note", text}
     this.draft = signal(""); // code in the editor
+    this.edited = signal(0); // counts the times that the visitor asked for code to edit
     this.lost = signal(false); // the server has no episode any more
     this.trouble = signal(null); // why the browser does not keep the work
     this.unkept = new Set(); // ids of cells that changed since they were kept
@@ -84,7 +85,8 @@ export class PlaySession {
     const begin = cells.findLastIndex((each) => each.kind === "task" && each.first !== null);
     const first = begin < 0 ? this.work.value.first : cells[begin].first;
     const steps = cells.slice(begin + 1).filter((each) => each.kind === "cell" && each.observation !== null && !each.undone);
-    return { reset: begin < 0 ? this.work.value.reset : null, first, steps };
+    const reset = begin < 0 ? this.work.value.reset : { ...this.work.value.reset, ...this.cells.value[begin].given };
+    return { reset, first, steps };
   }
 
   // Starts an episode with what `given` resolves to: {reset, uploaded}, the arguments and the bytes
@@ -192,6 +194,12 @@ export class PlaySession {
   // Runs the cells that were skipped, after all others.
   runSkipped() {
     for (const { code, mayFail } of this.takeBack(({ status }) => status === "skipped")) this.run(code, { mayFail });
+  }
+
+  // Shows code in the editor, which gets the focus.
+  edit(code) {
+    this.draft.value = code;
+    this.edited.value += 1;
   }
 
   // Removes the cells for which `wanted` holds from the page, and returns them.

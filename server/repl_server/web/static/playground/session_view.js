@@ -54,6 +54,7 @@ function Controls({ session, onRun, onUndo, onBranch }) {
       : html`<button type="button" class="primary" disabled=${busy !== null || !open || empty} onClick=${onRun}>Run</button>`}
     <button type="button" disabled=${busy !== null || !open || undoable === 0} title="Take back the last cell: variables and files" onClick=${onUndo}>Undo</button>
     <button type="button" disabled=${busy !== null || !open} title="Go on in a copy of this session" onClick=${onBranch}>Branch</button>
+    ${session.title === "Session" ? null : html`<span class="badge accent">${session.title}</span>`}
     <span id="editor-keys" class="muted keys"><kbd>Shift</kbd>+<kbd>Enter</kbd> ${busy === "cell" ? "queues" : "runs"} · <kbd>↑</kbd> earlier code · <kbd>Ctrl</kbd>+<kbd>Z</kbd> in the empty editor undoes · <kbd>Esc</kbd>, then <kbd>Tab</kbd>, leaves the editor</span>
   </div>`;
 }
@@ -72,7 +73,7 @@ function Editor({ session, onBranch }) {
   };
   const undo = async () => {
     const code = await session.undo();
-    if (code !== null && session.draft.value === "") session.draft.value = code;
+    if (code !== null && session.draft.value === "") session.edit(code);
   };
   const earlier = (step, area) => {
     const all = codes();
@@ -85,7 +86,7 @@ function Editor({ session, onBranch }) {
   };
   const stop = () => session.busy.value === "cell" && session.interrupt();
   return html`<div class=${running ? "panel composer" : "panel composer sticky"}>
-    <${CodeEditor} value=${draft} onInput=${(text) => { session.draft.value = text; }} onRun=${run} onUndo=${undo} onEarlier=${earlier} onStop=${stop} />
+    <${CodeEditor} value=${draft} asked=${useSignal(session.edited)} onInput=${(text) => { session.draft.value = text; }} onRun=${run} onUndo=${undo} onEarlier=${earlier} onStop=${stop} />
     <${Controls} session=${session} onRun=${run} onUndo=${undo} onBranch=${onBranch} /></div>`;
 }
 
@@ -93,12 +94,12 @@ function Cells({ session }) {
   const cells = useSignal(session.cells);
   const connected = useSignal(session.connection.state) === "open";
   let number = 0;
-  const reuse = (code) => { session.draft.value = code; };
+  const reuse = (code) => session.edit(code);
   const takeBack = ({ id, code }) => {
     session.takeBack((each) => each.id === id);
     if (session.draft.value === "") reuse(code);
   };
-  return html`<div class="cells">${cells.length === 0 ? html`<p class="muted hint">Variables stay from cell to cell.
+  return html`<div class="cells">${cells.length === 0 ? html`<p class="muted hint">Variables stay from cell to cell.${" "}
       <code>FINAL(answer)</code> ends the episode with an answer.</p>` : null}
     ${cells.map((each) => (each.kind === "task" ? html`<${TaskView} key=${each.id} task=${each.task} />`
       : html`<${CellView} key=${each.id} cell=${each} number=${number += 1} connected=${connected} onReuse=${reuse} onTakeBack=${() => takeBack(each)} />`))}</div>`;

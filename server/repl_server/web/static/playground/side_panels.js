@@ -22,7 +22,10 @@ function Spent({ spent }) {
 export function EpisodePanel({ session, ended }) {
   const observation = useSignal(session.last);
   const task = useSignal(session.task);
-  const cells = useSignal(session.cells).filter((each) => each.kind === "cell" && each.observation !== null);
+  const all = useSignal(session.cells);
+  // Those of the present task.
+  const cells = all.slice(all.findLastIndex((each) => each.kind === "task" && each.first !== null) + 1)
+    .filter((each) => each.kind === "cell" && each.observation !== null);
   const sum = (read) => cells.reduce((total, each) => total + (read(each.observation) ?? 0), 0);
   const model = session.connection.facts?.subcalls ?? null;
   return html`<section class="panel"><header><h2>Episode</h2></header>

@@ -65,6 +65,10 @@ export function StartForm({ onStart, onCancel = null, followsUp = false, busy })
   const [over, setOver] = useState(false);
   const [error, setError] = useState(null);
   const chooser = useRef(null);
+  const taskField = useRef(null);
+  useEffect(() => {
+    if (followsUp) taskField.current.focus();
+  }, []);
   const set = (name) => (event) => setFields({ ...fields, [name]: event.currentTarget.value });
   const submit = async (event) => {
     event.preventDefault();
@@ -108,7 +112,7 @@ export function StartForm({ onStart, onCancel = null, followsUp = false, busy })
         <input ref=${chooser} class="visually-hidden" type="file" tabindex="-1" aria-label="Context file" onChange=${(event) => setFile(event.currentTarget.files[0] ?? null)} />
       </div>`}
       <div class="pair">
-        <div><label for="task">Task</label><input id="task" value=${fields.task} onInput=${set("task")} placeholder="Optional" /></div>
+        <div><label for="task">Task</label><input id="task" ref=${taskField} value=${fields.task} onInput=${set("task")} placeholder="Optional" /></div>
         <div><label for="expected">Expected answer</label><input id="expected" value=${fields.expected} onInput=${set("expected")} placeholder="Optional: earns the reward" /></div>
         <div class="short"><label for="steps">Steps</label><input id="steps" type="number" min="1" max="100000" value=${fields.steps} onInput=${set("steps")} /></div>
       </div>
