@@ -63,6 +63,7 @@ class REPLCluster(DisplayedByRepr):
 
     Raises:
         TypeError, ValueError: naming the argument. Nothing is connected yet.
+        OSError: there is no such directory, or every user can write to it.
     """
 
     def __init__(

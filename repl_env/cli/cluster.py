@@ -43,6 +43,9 @@ def status(
         statuses = REPLCluster(source, api_key=os.environ.get(api_key_env)).status()
     except (TypeError, ValueError) as error:
         raise typer.BadParameter(str(error), param_hint="NODES") from None
+    except OSError as error:
+        message = f"{error.filename}: {error.strerror}"
+        raise typer.BadParameter(message, param_hint="NODES") from None
     if json_output:
         typer.echo(json_line([asdict(each) for each in statuses]))
     else:

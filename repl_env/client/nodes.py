@@ -7,6 +7,7 @@ asks each one how much room it has (`GET /ready`), and opens each session on one
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
 import itertools
 import json
@@ -35,7 +36,7 @@ from repl_env.common.display import Closeable, set_module
 from repl_env.common.files import read_regular
 from repl_env.common.values import visible
 from repl_env.episode.call_options import ResetOptions
-from repl_env.errors import CapacityReached, ServerUnavailable
+from repl_env.errors import AuthenticationFailed, CapacityReached, ServerUnavailable
 
 # What nodes report of themselves, and where their addresses come from.
 
@@ -47,6 +48,10 @@ _MAX_NODES = 4096
 # file every `BEAT_S`. Changes are counted on this machine's clock, so clocks may differ.
 BEAT_S: Final = 5.0
 _SILENT_S = 6 * BEAT_S
+
+# Problems that waiting does not end.
+_WRONG_KEY = "the node does not accept this key"
+_OPEN_TO_ALL = "every user can write to this directory; chmod o-w"
 
 
 @set_module("repl_env.cluster")
@@ -97,8 +102,10 @@ def finder(nodes: str | os.PathLike[str] | Sequence[str]) -> Find:
         if not separated:
             return _Registry(Path(nodes)).find
         nodes = [nodes]
-    if not isinstance(nodes, Sequence) or not nodes:
+    if not isinstance(nodes, Sequence):
         raise TypeError("nodes must be a list of URLs, a directory, or dns://name:port")
+    if not nodes:
+        raise ValueError("nodes is empty: name a URL, a directory, or dns://name:port")
     found = tuple(FoundNode(str(ServerAddress.parse(url))) for url in nodes)
     return lambda: found
 
@@ -126,10 +133,25 @@ class _Name:
         return [FoundNode(f"http://{text}:{self.port}") for text in texts]
 
 
+def check_directory(folder: Path) -> None:
+    """Check that nodes can join `folder`.
+
+    Raises:
+        OSError: there is no such directory, or every user can write to it: a user could have the
+            clients' keys sent to a server of their own.
+    """
+    mode = os.stat(folder).st_mode
+    if not stat.S_ISDIR(mode):
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
+    if mode & stat.S_IWOTH:
+        raise PermissionError(errno.EPERM, _OPEN_TO_ALL, str(folder))
+
+
 class _Registry:
     """A directory with one file for each node. No file of another kind is read."""
 
     def __init__(self, folder: Path) -> None:
+        check_directory(folder)
         self._folder = folder
         # By file: its last content, and when this process first saw that content.
         self._contents: dict[str, tuple[bytes, float]] = {}
@@ -137,9 +159,7 @@ class _Registry:
     def find(self) -> list[FoundNode]:
         """Read the files."""
         try:
-            if os.stat(self._folder).st_mode & stat.S_IWOTH:
-                # Who can write there can have the clients' keys sent to a server of their own.
-                return [FoundNode(str(self._folder), "every user can write to this directory")]
+            check_directory(self._folder)
             names = sorted(each for each in os.listdir(self._folder) if each.endswith(NODE_FILE))
         except OSError as error:
             return [FoundNode(str(self._folder), f"no directory of nodes: {error.strerror}")]
@@ -227,7 +247,7 @@ def _probed(found: FoundNode, access: ServerAccess, timeout_s: float) -> NodeSta
         except ServerUnavailable as error:
             return NodeStatus(found.url, problem=error.message)
     if response.status in (401, 403):
-        return NodeStatus(found.url, problem="the node does not accept this key")
+        return NodeStatus(found.url, problem=_WRONG_KEY)
     try:
         return _status_of(found.url, json.loads(response.body))
     except (ValueError, TypeError, KeyError, RecursionError):
@@ -318,6 +338,7 @@ class Placement:
         """Open a session for the reset `options` on a node, waiting until one has room.
 
         Raises:
+            AuthenticationFailed: no node accepts the key.
             CapacityReached: no node had room in time, or too many wait already.
             ServerError: a node refuses this client for good, as with a wrong key.
         """
@@ -370,6 +391,8 @@ class Placement:
                 and view.avoided.get(each.url, (0.0, ""))[0] <= now
             ]
             if not room:
+                if view.statuses and all(each.problem == _WRONG_KEY for each in view.statuses):
+                    raise AuthenticationFailed(f"no node accepts the key ({view.statuses[0].url})")
                 return None
             url = self._nearest(room, hint) if hint else self._emptier(room)
             view.placed[url] += 1
@@ -421,6 +444,6 @@ class Placement:
         more = f"; and {len(problems) - 5} more" if len(problems) > 5 else ""
         return (
             f"no node had room within {self._queue_s:g} s: {len(usable)} of {len(statuses)} nodes "
-            f"take sessions, {sessions} sessions are open, {free} could be, {waiting} resets wait"
-            f"{listed}{more}"
+            f"take sessions, {sessions} sessions are open, {free} could be, "
+            f"resets that wait: {waiting}{listed}{more}"
         )

@@ -374,7 +374,7 @@ _ERRNOS = {name: number for number, name in errno.errorcode.items()}
 # Close codes after which a new socket would not get the session back.
 CLOSES: Mapping[int | None, tuple[type[ServerError], str]] = {
     1012: (SessionLost, "the server stopped"),
-    4401: (AuthenticationFailed, "the server wants another API key"),
+    4401: (AuthenticationFailed, "the API key was revoked, has expired, or is another one"),
     4403: (AuthenticationFailed, "the server does not allow this"),
     4404: (SessionLost, "the server knows no such session"),
     TAKEN_OVER: (SessionLost, "another client has resumed the session"),
@@ -405,7 +405,7 @@ _ERRORS, _NAMED = 100, 5
 
 # Advice by the client's argument.
 _WHERE = {
-    "UNAUTHENTICATED": " Here that is api_key=.",
+    "UNAUTHENTICATED": "; here that is api_key=",
     "UNKNOWN_PATH": "; is the path of base_url right?",
 }
 

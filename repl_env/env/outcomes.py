@@ -38,7 +38,9 @@ def resets_of(
     resets = {number: {**shared, **(requests_by_number[number] or {})} for number in numbers}
     for number, each in resets.items():
         if unknown := sorted(each.keys() - accepted):
-            raise TypeError(f"environment {number}: reset takes no {', '.join(unknown)}")
+            allowed = ", ".join(sorted(accepted))
+            message = f"environment {number}: reset takes no {', '.join(unknown)}, but {allowed}"
+            raise TypeError(message)
     return resets
 
 

@@ -357,10 +357,17 @@ def _announced(app: FastAPI, options: ServerAccessOptions) -> Server:
 
 
 def _check_membership(options: ServerAccessOptions) -> None:
+    from repl_env.client.nodes import check_directory
+
     folder, url = options.join, options.advertise
-    if folder is not None and not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
-        message = f"{str(folder)!r} is no directory that this user can write to"
-        raise typer.BadParameter(message, param_hint="--join")
+    if folder is not None:
+        try:
+            check_directory(folder)
+            if not os.access(folder, os.W_OK | os.X_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        except OSError as error:
+            message = f"{str(folder)!r}: {error.strerror}"
+            raise typer.BadParameter(message, param_hint="--join") from None
     try:
         ServerAddress.parse("localhost:1" if url is None else url)
     except ValueError as error:

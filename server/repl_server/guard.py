@@ -420,6 +420,7 @@ class HTTPExchange:
         self._receive = receive
         self._send = send
         self._telemetry = context.telemetry
+        self._authenticator = context.authenticator
         self._began = monotonic()
         self._status: int | None = None
         self._tenant: Tenant | None = None
@@ -505,7 +506,8 @@ class HTTPExchange:
         await self._send({"type": "websocket.http.response.body", "body": text})
 
     def _record_refusal(self, refusal: RequestError) -> None:
-        self._telemetry.refused(refusal, self._tenant, path=self._scope["path"])
+        tenant = self._tenant or self._authenticator.address_tenant(self._scope)
+        self._telemetry.refused(refusal, tenant, path=self._scope["path"])
 
     def _record_noted(self) -> None:
         """Log and count an error with which the application responded."""

@@ -19,10 +19,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from repl_env import CapacityReached, ServerError, SessionLost
+from repl_env import AuthenticationFailed, CapacityReached, ServerError, SessionLost
 from repl_env.cli.cluster import cluster as command
 from repl_env.client.nodes import NodeFile
 from repl_env.cluster import REPLCluster
+from repl_server.auth import new_key
 from tests.server.conftest import serving
 from tests.server.serve_process import child
 from tests.server.server_internals import set_silence
@@ -291,11 +292,25 @@ def test_files_that_are_no_nodes_are_named_and_harm_nothing(tmp_path: Path) -> N
 
 def test_a_directory_that_every_user_can_write_to_is_refused(tmp_path: Path) -> None:
     with small(1) as (one,), NodeFile(tmp_path, one.url):
+        cluster = REPLCluster(tmp_path)
         tmp_path.chmod(0o777)
-        (only,) = REPLCluster(tmp_path).status()
+        (only,) = cluster.status()
         assert "every user can write" in only.problem
-    (gone,) = REPLCluster(tmp_path / "gone").status()
-    assert "No such file" in gone.problem
+        with pytest.raises(PermissionError, match="every user can write"):
+            REPLCluster(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        REPLCluster(tmp_path / "gone")
+    done = CliRunner().invoke(command, ["status", str(tmp_path / "gone")])
+    assert done.exit_code == 2
+    assert "No such file" in done.output
+
+
+def test_a_key_that_no_node_accepts_is_an_error_at_once(tmp_path: Path) -> None:
+    settings = {"hashed_keys": (new_key("alice")[1],)}
+    with serving(settings) as one, serving(settings) as other:
+        cluster = REPLCluster([one.url, other.url], api_key=new_key("alice")[0])
+        with pytest.raises(AuthenticationFailed, match="no node accepts the key"):
+            cluster.env().sync().connect()
 
 
 def test_a_node_whose_file_stands_still_gets_no_sessions(
@@ -356,7 +371,7 @@ def test_a_node_that_promises_room_and_grants_none_is_avoided() -> None:
 @pytest.mark.parametrize(
     ("nodes", "error"),
     [
-        ([], TypeError),
+        ([], ValueError),
         (3, TypeError),
         (["http://"], ValueError),
         (["ftp://host"], ValueError),

@@ -342,7 +342,7 @@ def _system(error: Any, namespace: Namespace | None, frame: FrameType | None) ->
     if number == errno.EACCES and read(error, "filename") is None:
         # A refusal without a file name is a connection (landlock(7)).
         return _NO_NETWORK if errno.ENETUNREACH in _BY_ERRNO and not _file(error) else ""
-    if number == errno.ENOENT and _is_of_host(error):
+    if number == errno.ENOENT and _is_of_host(error) and not _file(error):
         return _OWN_FILES
     return _BY_ERRNO.get(number, "") if type(number) is int else ""
 
@@ -356,9 +356,8 @@ def _is_of_host(error: Any) -> bool:
         return False
     folder = os.path.dirname(path)
     if path.startswith("/"):
-        return not path.startswith(tuple(f"{each}/" for each in _writable)) and not os.path.isdir(
-            folder
-        )
+        is_own = path.startswith(tuple(f"{each}/" for each in _writable[:1]))
+        return not is_own and not os.path.isdir(folder)
     return not folder and not os.listdir()
 
 

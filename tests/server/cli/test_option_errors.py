@@ -20,7 +20,7 @@ BAD = [
     ("--origin", "a b", "'a b' is not an origin such as"),
     ("--frame-ancestor", "a;b", "'a;b' is not a site of web pages"),
     ("--trusted-proxy", "x", "'x' is not an address or network"),
-    ("--join", "/nowhere", "'/nowhere' is no directory that this user can write to"),
+    ("--join", "/nowhere", "'/nowhere': No such file or directory"),
     ("--advertise", "ftp://x", "'ftp://x': base_url must begin with http"),
     ("--isolation", "strong", "'strong' is not one of 'auto', 'jailed'"),
     ("--require", "strong", "'strong' is not one of 'jailed', 'container'"),

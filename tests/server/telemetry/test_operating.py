@@ -169,6 +169,7 @@ def test_a_refused_scrape_is_in_the_log(tmp_path) -> None:
 
     (refused,) = (line for line in lines if line["event"] == "refused")
     assert (refused["path"], refused["code"]) == ("/metrics", "UNAUTHENTICATED")
+    assert refused["tenant"] == "address 127.0.0.1"  # an operator can block it
 
 
 @pytest.mark.parametrize(
