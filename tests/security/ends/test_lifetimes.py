@@ -268,7 +268,7 @@ def test_a_session_that_is_closed_within_its_own_cell_leaves_no_descriptor(
             "import time\nprint('on', flush=True)\ntime.sleep(1000)",
             on_output=lambda stream, text: session.close(),
         )
-    assert len(opened("self")) == len(before)
+    eventually(lambda: len(opened("self")) == len(before))  # a watchdog has files open for moments
 
 
 def test_closing_a_running_session_does_not_affect_one_opened_at_once(sandbox: Sandbox) -> None:
