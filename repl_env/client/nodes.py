@@ -38,7 +38,7 @@ from repl_env.common.values import visible
 from repl_env.episode.call_options import ResetOptions
 from repl_env.errors import AuthenticationFailed, CapacityReached, ServerUnavailable
 
-# What nodes report of themselves, and where their addresses come from.
+# Nodes: the sources of their addresses, and the reports of the nodes.
 
 # The names of node files in a directory that nodes join (`repl-env serve --join DIR`).
 NODE_FILE: Final = ".node.json"
@@ -300,7 +300,7 @@ def _context_hint(options: ResetOptions) -> str:
 
 @dataclass(slots=True)
 class _View:
-    """What is known of the nodes, and the sessions placed since."""
+    """The last reports of the nodes, and the sessions placed since."""
 
     statuses: list[NodeStatus] = field(default_factory=list)
     due: float = 0.0  # of the next look, on the monotonic clock
@@ -340,7 +340,7 @@ class Placement:
         Raises:
             AuthenticationFailed: no node accepts the key.
             CapacityReached: no node had room in time, or too many wait already.
-            ServerError: a node refuses this client for good, as with a wrong key.
+            ServerError: the chosen node refuses this client for good.
         """
         now, began = time.monotonic, time.monotonic()
         hint = "" if options is None else _context_hint(options)

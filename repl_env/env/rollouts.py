@@ -185,7 +185,7 @@ FACTS = ("task_id", "id", "group_id", "split", "difficulty")
 
 @dataclass(frozen=True, slots=True)
 class RolloutNote:
-    """What a recorder is told of a rollout beside the arguments of its reset.
+    """Facts of a rollout for its recorder, beside the arguments of the reset.
 
     Args:
         prompt: the conversation before the first reply, as a text or as messages; None: the task

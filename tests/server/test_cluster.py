@@ -74,7 +74,7 @@ def answering(body: bytes, status: int = 200) -> Iterator[str]:
 
 
 def ready(**changes: Any) -> bytes:
-    """What a node with room reports."""
+    """The report of a node with room."""
     report = {"ready": True, "sessions": 0, "free": 9, "waiting": 0, "version": version("repl-env")}
     return json.dumps({**report, **changes}).encode()
 

@@ -28,7 +28,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def keys(file: Path, *arguments: str, status: int = 0) -> str:
-    """What the command prints: on success its output, else its error in one line."""
+    """The output of the command, or its error in one line."""
     done = CliRunner().invoke(build(), ["keys", *arguments, "--file", str(file)])
     assert done.exit_code == status, done.output
     return done.stdout if status == 0 else " ".join(done.stderr.replace("│", " ").split())
