@@ -6,18 +6,17 @@ import asyncio
 import os
 import ssl
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from repl_env.client.address import ServerAccess, Timeouts
 from repl_env.client.client import REPLEnv
 from repl_env.client.nodes import NodeStatus, Placement, finder
 from repl_env.client.requests import checked_timeout
 from repl_env.client.session import SessionClient
-from repl_env.common.display import Closeable, DisplayedByRepr, set_module
+from repl_env.common.display import DisplayedByRepr, set_module
 from repl_env.common.threads import CLIENTS
 from repl_env.common.values import above_zero, at_least
-from repl_env.env.outcomes import Requests, Result, VectorOutcomes, masked_share, resets_of
+from repl_env.env.outcomes import EpisodeGroup, Requests, Result, VectorOutcomes, resets_of
 from repl_env.episode.call_options import RESET_NAMES
 from repl_env.errors import EpisodeAborted, ReplyTimeout, ServerUnavailable, SessionLost
 from repl_env.models import REPLAction, REPLObservation
@@ -129,7 +128,7 @@ _INFRASTRUCTURE: Final = (SessionLost, ServerUnavailable, ReplyTimeout)
 
 
 @set_module("repl_env.cluster")
-class ClusterVectorEnv(DisplayedByRepr, Closeable):
+class ClusterVectorEnv(DisplayedByRepr, EpisodeGroup):
     """n environments on the nodes of a cluster, with the methods of `REPLVectorEnv`.
 
     Results are in the order of the actions. A row whose node died or was cut off is done: its
@@ -151,21 +150,6 @@ class ClusterVectorEnv(DisplayedByRepr, Closeable):
 
     def __repr__(self) -> str:
         return f"<ClusterVectorEnv of {len(self)}>"
-
-    @property
-    def results(self) -> list[Result | None]:
-        """The results of the last reset or step; None for no action, and after a failure."""
-        return self._outcomes.results
-
-    @property
-    def errors(self) -> dict[int, BaseException]:
-        """The errors of the last reset or step, by the number of the row."""
-        return self._outcomes.errors
-
-    @property
-    def masked_share(self) -> float:
-        """The share of the rows' episodes that are masked so far, from 0 to 1."""
-        return masked_share(self._outcomes.last)
 
     def reset(
         self,
@@ -230,17 +214,6 @@ class ClusterVectorEnv(DisplayedByRepr, Closeable):
         """`close` for an event loop."""
         await asyncio.gather(*(env.close() for env in self.environments))
         self._outcomes = VectorOutcomes(len(self), closed=True)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.aclose()
 
 
 async def _outcomes_of(

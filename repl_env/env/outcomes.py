@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import replace
 from operator import index as as_index
-from typing import Any, TypeAlias
+from types import TracebackType
+from typing import Any, Self, TypeAlias
 
+from repl_env.common.display import Closeable
 from repl_env.errors import CLOSED, EpisodeAborted, EpisodeDone, NotReset
 from repl_env.models import REPLAction, REPLObservation, StepResult, message_result, result_of
 
@@ -243,3 +246,39 @@ class VectorOutcomes:
         for other, error in more:
             first.add_note(f"environment {other} failed too: {type(error).__name__}: {error}")
         raise first
+
+
+class EpisodeGroup(Closeable):
+    """Environments that are reset and stepped together, as far as their outcomes go."""
+
+    _outcomes: VectorOutcomes
+
+    @property
+    def results(self) -> list[Result | None]:
+        """The results of the last reset or step; None for no action, and after a failure."""
+        return self._outcomes.results
+
+    @property
+    def errors(self) -> dict[int, BaseException]:
+        """The errors of the last reset or step, by the number of the environment."""
+        return self._outcomes.errors
+
+    @property
+    def masked_share(self) -> float:
+        """The share of the rows' episodes that are masked so far, from 0 to 1."""
+        return masked_share(self._outcomes.last)
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """`close` for an event loop."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()

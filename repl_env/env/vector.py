@@ -9,16 +9,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import TracebackType
-from typing import Any, Self, overload
+from typing import Any, overload
 
-from repl_env.common.display import Closeable, DisplayedByRepr, set_module
+from repl_env.common.display import DisplayedByRepr, set_module
 from repl_env.common.threads import ThreadPool
 from repl_env.common.values import at_least, one_timeout
 from repl_env.env.attributes import of_all
 from repl_env.env.current_episode import CallGuard, Mode
 from repl_env.env.environment import REPLEnvironment
-from repl_env.env.outcomes import Requests, Result, VectorOutcomes, masked_share, resets_of
+from repl_env.env.outcomes import EpisodeGroup, Requests, Result, VectorOutcomes, resets_of
 from repl_env.env.shared_contexts import SharedContexts
 from repl_env.episode.call_options import RESET_NAMES
 from repl_env.episode.effects import Effects, run_batch
@@ -33,7 +32,7 @@ _MAX_THREADS = 32
 
 
 @set_module("repl_env")
-class REPLVectorEnv(DisplayedByRepr, Closeable):
+class REPLVectorEnv(DisplayedByRepr, EpisodeGroup):
     """n environments, stepped concurrently. A context manager, blocking or asynchronous.
 
     ```python
@@ -89,21 +88,6 @@ class REPLVectorEnv(DisplayedByRepr, Closeable):
         # Two concurrent calls would each take some of the steps.
         self._call_guard = CallGuard("the environments are", "reset or step")
         self._outcomes = VectorOutcomes(n)
-
-    @property
-    def results(self) -> list[Result | None]:
-        """The results of the last reset or step; None for no action, and after a failure."""
-        return self._outcomes.results
-
-    @property
-    def errors(self) -> dict[int, BaseException]:
-        """The errors of the last reset or step, by the number of the environment."""
-        return self._outcomes.errors
-
-    @property
-    def masked_share(self) -> float:
-        """The share of the rows' episodes that are masked so far, from 0 to 1."""
-        return masked_share(self._outcomes.last)
 
     def __repr__(self) -> str:
         last_results = [last for last in self._outcomes.last if last is not None]
@@ -265,17 +249,6 @@ class REPLVectorEnv(DisplayedByRepr, Closeable):
         self._shared.clear()
         await self._shared.drop_async()
         self._end()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.aclose()
 
     # ── what both ways do ────────────────────────────────────────────────────────────────────────
 

@@ -168,11 +168,6 @@ class ReceiveBuffers:
         self._uploads_done = asyncio.Event()
         self._uploads_done.set()
 
-    @property
-    def in_progress(self) -> int:
-        """Number of requests in progress."""
-        return len(self._bodies)
-
     def begin(self, body: IncomingBody) -> None:
         """Register the request of `body`, until `done`."""
         self._bodies.add(body)

@@ -64,3 +64,8 @@ def set_upload_clock(patch: pytest.MonkeyPatch, manager: SessionManager, clock: 
 def set_silence(patch, seconds):
     """Let node files count as silent after so many seconds without a change."""
     patch.setattr("repl_env.client.nodes._SILENT_S", seconds)
+
+
+def requests_in_progress(manager: SessionManager) -> int:
+    """The number of requests whose bodies a server receives."""
+    return len(manager.inbound._bodies)

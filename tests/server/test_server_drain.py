@@ -10,6 +10,7 @@ import pytest
 
 from tests.server.conftest import ask, peer, serving
 from tests.server.raw_connections import request
+from tests.server.server_internals import requests_in_progress
 from tests.server.toy_environments import Add, Adder, Sum
 from tests.waiting import PATIENCE, eventually
 
@@ -116,11 +117,11 @@ def test_a_queued_client_gets_draining(gate):
 
 def half(server, method, path, **headers):
     """A connection on which half of a request's body has come, as the server knows."""
-    coming = server.manager.inbound.in_progress
+    coming = requests_in_progress(server.manager)
     sent = socket.create_connection(("127.0.0.1", server.port), PATIENCE)
     length = str(len(CONTEXT))
     sent.sendall(request(method, path, content_length=length, **headers) + CONTEXT[:HALF])
-    eventually(lambda: server.manager.inbound.in_progress > coming)
+    eventually(lambda: requests_in_progress(server.manager) > coming)
     return sent
 
 
