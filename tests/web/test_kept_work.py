@@ -284,9 +284,13 @@ def test_cells_wait_for_the_running_one(started) -> None:
     started.button("Run them").click()
     expect(started.cell(6).locator(".value")).to_contain_text("3")
     started.editor.fill("")
-    started.begin("import time; print('begun', flush=True); time.sleep(0.5); FINAL(x)")
+    started.begin("while True: pass")
+    expect(started.cell(7)).to_contain_text("running")
+    started.begin("FINAL(x)")
     started.begin("x += 1")
-    expect(started.cell(8)).to_contain_text("Not run: the episode has ended.")
+    started.editor.press("Control+c")
+    started.button("Run them").click()
+    expect(started.cell(9)).to_contain_text("Not run: the episode has ended.")
 
 
 def test_long_outputs_are_folded(started) -> None:
